@@ -1,0 +1,43 @@
+# Needs python3 >= 3.10 (with venv) and make; everything else goes into .venv.
+
+PYTHON ?= python3
+VENV ?= .venv
+# Crawls mostly wait, so there are more of them at once than there are cores.
+WORKERS ?= 3
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+
+.PHONY: demo test lint format bench clean
+
+demo: $(VENV)/.installed ## crawl a flaky site twice, without and with the add-on
+	@$(BIN)/python example_project/demo.py
+
+test: lint ## lint, then all tests with coverage
+	$(BIN)/python -m pytest -n $(WORKERS) --cov
+
+lint: $(VENV)/.tested
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.tested
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed ## real crawls beside stock Scrapy, one table
+	$(BIN)/python -m benchmarks.crawl
+
+# Made anew whenever setup.cfg changes.
+$(VENV)/.installed: setup.cfg
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed; say which: make PYTHON=python3.13 ...")'
+	$(PYTHON) -m venv --clear $(VENV)
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.tested: $(VENV)/.installed
+	$(PIP) --editable '.[test]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .tox build *.egg-info .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

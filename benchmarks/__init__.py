@@ -1,0 +1,1 @@
+"""Benchmarks of scrapy-backpressure: in virtual time, and real crawls beside stock Scrapy."""

@@ -1,0 +1,215 @@
+"""A lane: everything one (site, proxy) pair has taught us about when to send the next request."""
+
+from __future__ import annotations
+
+import math
+import random
+
+from scrapy_backpressure.control.breaker import Breaker, FailureSense, Move
+from scrapy_backpressure.control.limiter import Limiter, Ticket
+from scrapy_backpressure.control.outcome import Outcome, Quota, Verdict
+
+__all__ = ["Lane", "Ticket"]
+
+LONGEST_BACKOFF = 60.0
+FIRST_BACKOFF = 0.5
+LOW_QUOTA = 0.2
+"""Share of a quota below which what is left is spread over the time left."""
+
+
+class Lane:
+    """Decides when one more request may go to one site through one proxy.
+
+    :param ceiling: most requests at once, whatever is learned; may be changed at any time
+    :param start: requests at once to begin with
+    :param minimum: concurrency never falls below this (1 at least); slower than that is told by rate
+    :param now: monotonic seconds, as everywhere in this class
+    :param rng: for the jitter of pauses
+    :param probe_timeout: seconds after which a probe of the half-open breaker counts as lost
+    """
+
+    def __init__(
+        self,
+        *,
+        ceiling: int,
+        start: float = 4,
+        minimum: float = 1,
+        now: float,
+        rng: random.Random,
+        probe_timeout: float = 180.0,
+    ) -> None:
+        self.ceiling = ceiling
+        self.paused_until = 0.0
+        self._rng = rng
+        self._limiter = Limiter(start=min(start, ceiling), minimum=minimum, now=now)
+        self._breaker = Breaker(probe_timeout=probe_timeout)
+        self._sense = FailureSense()
+        self._concurrency_before = 0.0
+        self._live: dict[int, Ticket] = {}
+        self._ramp = math.inf
+        self._quota_left = math.inf
+        self._quota_until = 0.0
+        self._blocks = 0
+        self._first_sent: float | None = None
+        self._last_good: float | None = None
+        self._all_bad = False
+
+    # -- what it looks like from outside ---------------------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        """Requests under way."""
+        return len(self._live)
+
+    @property
+    def concurrency(self) -> float:
+        """Requests at once that the lane now allows itself."""
+        return min(self._limiter.concurrency, self.ceiling)
+
+    @property
+    def rate(self) -> float:
+        """Requests per second that the lane now allows itself; ``math.inf`` when unlimited."""
+        return self._limiter.rate
+
+    @property
+    def breaker_open(self) -> bool:
+        """Whether the breaker is open or half open."""
+        return self._breaker.is_open
+
+    def stalled_for(self, now: float) -> float:
+        """Seconds since the last good answer, or the first send, if only bad ones came since."""
+        since = self._last_good if self._last_good is not None else self._first_sent
+        if not self._all_bad or since is None:
+            return 0.0
+        return max(0.0, now - since)
+
+    # -- sending ---------------------------------------------------------------------------
+
+    def ready_at(self, now: float) -> float:
+        """When one more request may be sent.
+
+        At most ``now``: at once. ``math.inf``: when one in flight ends. Otherwise the time at
+        which to ask again.
+        """
+        asleep = max(self.paused_until, self._breaker.ready_at(now))
+        if self._quota_left < 1:
+            asleep = max(asleep, self._quota_until)
+        if asleep > now:
+            return asleep
+        if self.in_flight >= self._limit():
+            return math.inf
+        return max(now, self._limiter.next_send())
+
+    def sent(self, now: float) -> Ticket:
+        """Note that a request goes out now, whether or not the lane was ready."""
+        if self._first_sent is None:
+            self._first_sent = now
+        if self._quota_until <= now:
+            self._quota_left = math.inf
+        self._quota_left -= 1
+        self._breaker.sent(now)
+        ticket = self._limiter.sent(now, self.in_flight + 1, self._limit())
+        self._live[ticket.seq] = ticket
+        return ticket
+
+    def cancel(self, ticket: Ticket, now: float) -> None:
+        """Give back what ``sent`` took: the request never reached the site."""
+        if self._live.pop(ticket.seq, None) is None:
+            return
+        self._quota_left += 1
+        self._limiter.cancelled(ticket)
+        self._breaker.cancelled()
+
+    def finished(self, ticket: Ticket, now: float, verdict: Verdict, *, latency: float) -> None:
+        """Learn from an answer that came ``latency`` seconds after the request was sent."""
+        if self._live.pop(ticket.seq, None) is None:
+            return
+        outcome = verdict.outcome
+        if outcome.is_bad:
+            self._all_bad = True
+        else:
+            self._all_bad = False
+            self._last_good = now
+        if outcome in (Outcome.FAILED, Outcome.PROXY_FAILED):
+            hidden = outcome is Outcome.FAILED and self._sense.suspicious
+            self._breaker.failed(sent_at=ticket.sent_at, now=now, in_row_only=hidden)
+        else:
+            self._breaker.succeeded(sent_at=ticket.sent_at, now=now)
+        if outcome in (Outcome.THROTTLED, Outcome.BLOCKED):
+            self._refused(ticket, now, verdict)
+        elif outcome is Outcome.FAILED:
+            self._failed(ticket, now, verdict, latency)
+        elif not outcome.is_bad:
+            self._blocks = 0
+            if self._ramp < math.inf and ticket.sent_at >= self.paused_until:
+                self._ramp += 1
+                if self._ramp >= self._limiter.concurrency:
+                    self._ramp = math.inf
+            self._limiter.accepted(ticket, now, latency, self.ceiling)
+            self._judge(ticket, now, failed=False)
+        if verdict.quota is not None:
+            self._heed(verdict.quota, now)
+        if verdict.pause is not None:
+            self._pause(verdict.pause, now)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _limit(self) -> int:
+        wanted = min(self._limiter.concurrency, self._ramp)
+        return min(self.ceiling, max(1, round(wanted)))
+
+    def _refused(self, ticket: Ticket, now: float, verdict: Verdict) -> None:
+        for other in self._live.values():
+            if other.seq > ticket.seq:
+                other.load -= 1
+        if not self._limiter.refused(ticket, now) or verdict.pause is not None:
+            return
+        failures = self._limiter.starved
+        if verdict.outcome is Outcome.BLOCKED:
+            self._blocks += 1
+            failures = max(failures, self._blocks)
+        if failures:
+            wait = min(LONGEST_BACKOFF, FIRST_BACKOFF * 2.0 ** (failures - 2))
+            if failures == 1:
+                wait = min(FIRST_BACKOFF, self._limiter.latency or FIRST_BACKOFF)
+            self._sleep_until(now + wait * self._rng.uniform(0.9, 1.1))
+
+    def _failed(self, ticket: Ticket, now: float, verdict: Verdict, latency: float) -> None:
+        if latency > max(1.0, 3 * self._limiter.latency):
+            return
+        if self._judge(ticket, now, failed=True) in (Move.CUT, Move.REFUSED):
+            self._refused(ticket, now, verdict)
+
+    def _judge(self, ticket: Ticket, now: float, *, failed: bool) -> Move:
+        limiter = self._limiter
+        before = limiter.concurrency
+        move = self._sense.judge(
+            ticket.seq,
+            failed=failed,
+            last_seq=limiter.last_seq,
+            at_floor=before <= limiter.minimum,
+        )
+        if move is Move.CUT:
+            self._concurrency_before = before
+        elif move is Move.HALVE:
+            limiter.halve(now)
+        elif move is Move.RESTORE:
+            limiter.restore(self._concurrency_before)
+        return move
+
+    def _pause(self, seconds: float, now: float) -> None:
+        # Whole seconds may have been rounded down: never wake a hair too early.
+        margin = min(0.05, 0.05 * seconds) * self._rng.uniform(0.6, 1.0)
+        before = max(now, self.paused_until)
+        self._sleep_until(now + seconds + margin)
+        self._limiter.paused(seconds, longer=self.paused_until - before)
+
+    def _sleep_until(self, when: float) -> None:
+        self.paused_until = max(self.paused_until, when)
+        self._ramp = 1
+
+    def _heed(self, quota: Quota, now: float) -> None:
+        if quota.remaining is None or quota.reset is None:
+            return
+        self._quota_left = quota.remaining - self.in_flight
+        self._quota_until = now + quota.reset + 0.05

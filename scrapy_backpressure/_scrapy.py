@@ -1,0 +1,139 @@
+"""Everything private of Scrapy that this package touches.
+
+Checked on Scrapy 2.14, 2.16, 2.18 and 2.19. Each function says what it relies on, so that a
+change upstream has one place to be followed in.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from scrapy import Request
+    from scrapy.core.downloader import Downloader
+    from scrapy.core.engine import ExecutionEngine
+    from scrapy.core.scheduler import BaseScheduler
+    from twisted.internet.defer import Deferred
+
+
+class SlotLimits(NamedTuple):
+    """What the user allows for a slot, before anything was learned."""
+
+    concurrency: int
+    delay: float
+    """Seconds between two requests."""
+    jitter: float
+    """Random part of the delay: 0.5 is ± 50 %."""
+
+
+def slot_limits(downloader: Downloader, request: Request) -> SlotLimits:
+    """Limits of the request's download slot, made if it does not exist (``_get_slot``)."""
+    _, slot = downloader._get_slot(request)
+    jitter = getattr(slot, "jitter", None)
+    if jitter is None:  # before 2.19
+        jitter = 0.5 * bool(getattr(slot, "randomize_delay", False))
+    return SlotLimits(int(slot.concurrency), float(slot.delay), float(jitter))
+
+
+def mirror_concurrency(downloader: Downloader, key: str, concurrency: int) -> None:
+    """Show our limit in ``slot.concurrency``, which people read.
+
+    Never 0: nothing would wake that slot again.
+    """
+    slot = downloader.slots.get(key)
+    if slot is not None:
+        slot.concurrency = max(1, concurrency)
+
+
+def waive_delay(downloader: Downloader, key: str, delay: float) -> None:
+    """Let the slot send its next request at once (``slot.lastseen``).
+
+    Admission kept the delay already; a second one, drawn at random by the downloader, would
+    stretch the gaps. A delay that somebody else has changed since is left in force.
+    """
+    slot = downloader.slots.get(key)
+    if slot is not None and slot.delay == delay:
+        slot.lastseen = 0
+
+
+def scheduler_of(engine: ExecutionEngine) -> BaseScheduler | None:
+    """The scheduler in use (``engine.scheduler`` only exists since 2.19)."""
+    return engine._slot.scheduler if engine._slot is not None else None
+
+
+def scheduler_length(engine: ExecutionEngine, unknown: int = 0) -> int:
+    """Requests in the scheduler; *unknown* if it does not tell. May cost O(slots)."""
+    scheduler = scheduler_of(engine)
+    try:
+        return len(scheduler)  # type: ignore[arg-type]
+    except TypeError:
+        return unknown
+
+
+def drain_memory(engine: ExecutionEngine) -> Iterator[Request]:
+    """Take out what the scheduler keeps in memory only (``scheduler.mqs``)."""
+    queue = getattr(scheduler_of(engine), "mqs", None)
+    if queue is None:
+        return
+    if hasattr(queue, "drain"):
+        yield from queue.drain()
+        return
+    while (request := queue.pop()) is not None:
+        yield request
+
+
+def in_progress(engine: ExecutionEngine) -> int:
+    """Requests handed out whose callback has not ended yet (``engine._slot.inprogress``)."""
+    return len(engine._slot.inprogress) if engine._slot is not None else 0
+
+
+def is_closing(engine: ExecutionEngine) -> bool:
+    """Whether the spider is being closed (``engine._slot.closing``)."""
+    return engine._slot is None or engine._slot.closing is not None
+
+
+def wake(engine: ExecutionEngine) -> None:
+    """Make the engine ask the scheduler again (``engine._slot.nextcall``).
+
+    Nothing else does when a pause ends; the engine's own heartbeat is 5 s.
+    """
+    if engine._slot is not None and engine._slot.closing is None:
+        engine._slot.nextcall.schedule()
+
+
+def scraper_backs_out(engine: ExecutionEngine) -> bool:
+    """Whether responses fill SCRAPER_SLOT_MAX_ACTIVE_SIZE (``engine.scraper.slot``)."""
+    slot = engine.scraper.slot
+    return slot is not None and slot.needs_backout()
+
+
+def start_is_exhausted(engine: ExecutionEngine) -> bool:
+    """Whether ``Spider.start()`` has ended (``engine._start``)."""
+    return engine._start is None
+
+
+def watch_fetches(
+    downloader: Downloader,
+    started: Callable[[Request], None],
+    ended: Callable[[Request, Any], None],
+) -> None:
+    """Call *started* and *ended* around every ``downloader.fetch()``.
+
+    No signal tells how a fetch ended when a middleware answered, redirected or raised, so the
+    method is wrapped on the instance, which works with any DOWNLOADER class. *ended* gets the
+    Response, Request or Failure before the engine does.
+    """
+    fetch = downloader.fetch
+
+    def watched(request: Request, *args: Any, **kwargs: Any) -> Deferred[Any]:
+        started(request)
+
+        def tell(result: Any) -> Any:
+            ended(request, result)
+            return result
+
+        return fetch(request, *args, **kwargs).addBoth(tell)
+
+    downloader.fetch = watched  # type: ignore[method-assign]

@@ -1,0 +1,303 @@
+"""What becomes of each request: follows it from the scheduler to its one end."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from scrapy import Request
+from scrapy.exceptions import IgnoreRequest
+from scrapy.http import Response
+from scrapy.http.request import NO_CALLBACK
+
+from scrapy_backpressure import _scrapy, history
+from scrapy_backpressure.admission import Flight
+from scrapy_backpressure.deadletter import DeadLetter
+from scrapy_backpressure.ledger import Ledger
+from scrapy_backpressure.signals import request_dead_lettered, request_parked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scrapy import Spider
+    from twisted.python.failure import Failure
+
+    from scrapy_backpressure.control.outcome import Outcome, Verdict
+    from scrapy_backpressure.extension import BackpressureExtension
+
+logger = logging.getLogger(__name__)
+
+_CATEGORY = {"throttled": "retries", "stalled": "retries", "max_pause": "retries"}
+"""Reasons that DEAD_LETTER_ON names by another word. ``shutdown`` is always on."""
+
+
+class Accounts:
+    """Books of one crawl: the ledger, what is pending, what is parked, what is given up."""
+
+    def __init__(self, extension: BackpressureExtension) -> None:
+        self._extension = extension
+        self._crawler = extension.crawler
+        self._config = extension.config
+        self._clock = extension.clock
+        self._admission = extension.admission
+        self.ledger = Ledger()
+        self.pending = 0
+        """Requests in the scheduler."""
+        self.answers = 0
+        """Fetches of scheduled requests that have ended."""
+        self.parked = 0
+        self.released = 0
+        self._continuing: Request | None = None
+        self._releasing: Request | None = None
+        self._ended: WeakSet[Request] = WeakSet()
+        self._flushed = False
+
+    # -- into the scheduler, or the retry queue ----------------------------
+
+    def request_scheduled(self, request: Request, spider: Spider) -> None:
+        """A request is about to enter the scheduler; park it instead if it is due later.
+
+        :raises IgnoreRequest: it is parked; Scrapy drops it without telling anybody.
+        """
+        if request is not self._releasing:
+            if request is not self._continuing:
+                self.ledger.accepted += 1
+            self._continuing = None
+            due = request.meta.pop(history.DUE, None)
+            if due is not None and due > self._clock.epoch():
+                self._park(request, due, spider)
+                raise IgnoreRequest("parked until it is due")
+        self.pending += 1
+
+    def _park(self, request: Request, due: float, spider: Spider) -> None:
+        self._extension.retry_queue.park(request, due, self._admission.slot_key(request))
+        self.parked += 1
+        self._crawler.stats.inc_value("backpressure/retry_queue/parked")
+        self._crawler.signals.send_catch_log(
+            request_parked, request=request, due=due, spider=spider
+        )
+
+    def release(self, request: Request) -> None:
+        """Give a parked request back to the scheduler."""
+        self._releasing = request
+        try:
+            self._crawler.engine.crawl(request)
+        finally:
+            self._releasing = None
+        self.released += 1
+        self._crawler.stats.inc_value("backpressure/retry_queue/released")
+
+    def unreadable(self, error: Exception) -> None:
+        """A parked request could not be read back."""
+        self.ledger.dropped["unreadable"] += 1
+        self._crawler.stats.inc_value("backpressure/retry_queue/unreadable")
+        logger.error(
+            "A request in the retry queue cannot be read and is lost: %(error)s",
+            {"error": error},
+            extra={"spider": self._crawler.spider},
+        )
+
+    def request_dropped(self) -> None:
+        """The scheduler refused a request."""
+        self.pending -= 1
+        self.ledger.dropped["dupefilter"] += 1
+
+    # -- through the downloader --------------------------------------------
+
+    def fetch_started(self, request: Request) -> None:
+        """The downloader got a request."""
+        flight = self._admission.flights.get(request)
+        if flight is None:
+            # Not from a queue of ours. Without one, tell requests that passed the scheduler
+            # from those that a component awaits by the callback they cannot have.
+            scheduled = not self._admission.queues and request.callback is not NO_CALLBACK
+            flight = Flight(request, self._admission.slot_of(request), scheduled)
+            self._admission.flights[request] = flight
+        if flight.scheduled:
+            self.pending -= 1
+
+    def fetch_ended(self, request: Request, result: Response | Request | Failure) -> None:
+        """The downloader is done with a request."""
+        flight = self._admission.flights.pop(request, None)
+        if flight is None:
+            return
+        self._admission.release(flight)
+        flight.unmark(request)
+        if not flight.scheduled:
+            return
+        self.answers += 1
+        if isinstance(result, Request):
+            self._continuing = result
+        elif isinstance(result, Response):
+            self._answered(flight, result)
+        else:
+            self._failed(flight, result.value)
+
+    def _answered(self, flight: Flight, response: Response) -> None:
+        request = flight.request
+        if not self._admission.learning:
+            verdict = self._extension.policy.classify_response(request, response)
+            self._learn(flight, verdict.outcome)
+        if flight.given_up and not self._spider_takes(request, response):
+            self.dead_letter(request, flight.given_up, flight.verdict, flight.response)
+        else:
+            self.ledger.handled += 1
+
+    def _failed(self, flight: Flight, error: BaseException | None) -> None:
+        request = flight.request
+        if not self._admission.learning and isinstance(error, Exception):
+            verdict = self._extension.policy.classify_exception(request, error)
+            self._learn(flight, verdict.outcome)
+        if flight.given_up is None and isinstance(error, IgnoreRequest):
+            self.ledger.dropped[type(error).__name__] += 1
+            self._ended.add(request)
+        else:
+            reason = flight.given_up or "download_error"
+            self.dead_letter(request, reason, flight.verdict, flight.response, error)
+
+    def _learn(self, flight: Flight, outcome: Outcome) -> None:
+        flight.slot.window.append((self._clock.now(), outcome.is_bad))
+
+    def _spider_takes(self, request: Request, response: Response) -> bool:
+        """Whether HttpErrorMiddleware lets the spider have an answer that is no success."""
+        settings, status = self._crawler.settings, response.status
+        if request.meta.get("handle_httpstatus_all") or settings.getbool("HTTPERROR_ALLOW_ALL"):
+            return True
+        allowed = request.meta.get("handle_httpstatus_list")
+        if allowed is None:
+            allowed = getattr(self._crawler.spider, "handle_httpstatus_list", None)
+        if allowed is None:
+            allowed = [int(code) for code in settings.getlist("HTTPERROR_ALLOWED_CODES")]
+        return status in allowed
+
+    # -- after the downloader ----------------------------------------------
+
+    def http_error(self, response: Response) -> None:
+        """HttpErrorMiddleware dropped an answer that counted as handled."""
+        if "http_error" in self._config.dead_letter_on:
+            self._letter_of_handled(response, "http_error")
+        elif response.request is not None and response.request not in self._ended:
+            self._ended.add(response.request)
+            self.ledger.handled -= 1
+            self.ledger.dropped["HttpError"] += 1
+
+    def spider_error(self, failure: Failure, response: Any) -> None:
+        """A callback, an errback or ``start()`` raised."""
+        if "spider_error" in self._config.dead_letter_on:
+            self._letter_of_handled(response, "spider_error", failure.value)
+
+    def item_error(self, response: Response | None, failure: Failure) -> None:
+        """An item pipeline raised."""
+        if "item_error" in self._config.dead_letter_on:
+            self._letter_of_handled(response, "item_error", failure.value)
+
+    def _letter_of_handled(
+        self, response: Any, reason: str, error: BaseException | None = None
+    ) -> None:
+        request = getattr(response, "request", None)
+        if request is None or request in self._ended:
+            return  # a start() that raised, or a request that has ended in another way
+        self.ledger.handled -= 1
+        answer = response if isinstance(response, Response) else None
+        self.dead_letter(request, reason, None, answer, error)
+
+    # -- dead letters ------------------------------------------------------
+
+    def dead_letter(
+        self,
+        request: Request,
+        reason: str,
+        verdict: Verdict | None,
+        response: Response | None = None,
+        error: BaseException | None = None,
+    ) -> None:
+        """Give *request* up: count it and, unless DEAD_LETTER_ON leaves it out, send a record."""
+        self._ended.add(request)
+        category = _CATEGORY.get(reason, reason)
+        stats = self._crawler.stats
+        if category != "shutdown" and category not in self._config.dead_letter_on:
+            self.ledger.given_up[reason] += 1
+            stats.inc_value(f"backpressure/given_up/{reason}")
+            return
+        self.ledger.dead[reason] += 1
+        stats.inc_value("backpressure/dead_letters")
+        stats.inc_value(f"backpressure/dead_letters/{reason}")
+        if error is not None and verdict is None:
+            request = request.copy()
+            request.meta[history.HISTORY] = history.with_attempt(
+                request, self.attempt(request, error=error)
+            )
+        letter = DeadLetter.build(
+            request,
+            crawler=self._crawler,
+            outcome=None if verdict is None else verdict.outcome,
+            reason=reason,
+            response=response,
+            now=self._clock.epoch(),
+            secrets=self._config.dead_letter_secrets,
+        )
+        self._crawler.signals.send_catch_log(
+            request_dead_lettered,
+            letter=letter,
+            request=request,
+            reason=reason,
+            spider=self._crawler.spider,
+        )
+
+    def attempt(
+        self,
+        request: Request,
+        *,
+        flight: Flight | None = None,
+        verdict: Verdict | None = None,
+        response: Response | None = None,
+        error: BaseException | None = None,
+    ) -> dict[str, Any]:
+        """What :mod:`~scrapy_backpressure.history` keeps of one attempt."""
+        latency = None
+        if flight is not None and flight.sent_at is not None:
+            latency = self._clock.now() - flight.sent_at
+        return {
+            "time": self._clock.epoch(),
+            "status": None if response is None else response.status,
+            "exception": None if error is None else f"{type(error).__name__}: {error}",
+            "outcome": "" if verdict is None else verdict.outcome.value,
+            "reason": "" if verdict is None else verdict.reason,
+            "proxy": request.meta.get("proxy"),
+            "latency": latency,
+        }
+
+    # -- the end -----------------------------------------------------------
+
+    def flush(self) -> None:
+        """Dead-letter what would be lost with this crawl. Acts once, while feeds are open."""
+        if self._flushed:
+            return
+        self._flushed = True
+        letters = 0
+        for request in self._leftovers():
+            self.dead_letter(request, "shutdown", None)
+            letters += 1
+        if letters:
+            logger.warning(
+                "%(letters)d requests were still waiting when the crawl was closed; they went to "
+                "the dead letters with reason shutdown",
+                {"letters": letters},
+                extra={"spider": self._crawler.spider},
+            )
+
+    def _leftovers(self) -> Iterator[Request]:
+        aside = self._extension.gate.aside
+        while aside:
+            self.ledger.accepted += 1
+            yield aside.popleft()[1]
+        yield from self._extension.retry_queue.drain()
+        for request in _scrapy.drain_memory(self._crawler.engine):
+            self.pending -= 1
+            yield request
+
+    def close(self) -> None:
+        """Count what is left for the next run of a JOBDIR."""
+        if self._extension.jobdir:
+            self.ledger.persisted = self.pending + self._extension.retry_queue.persisted

@@ -1,0 +1,53 @@
+"""The one line that sets everything up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scrapy.downloadermiddlewares.retry import RetryMiddleware as StockRetryMiddleware
+from scrapy.exceptions import NotConfigured
+from scrapy.utils.misc import load_object
+
+from scrapy_backpressure.concurrency import ConcurrencyMiddleware
+from scrapy_backpressure.extension import BackpressureExtension
+from scrapy_backpressure.retry import RetryMiddleware
+from scrapy_backpressure.scheduling import SlotAwarePriorityQueue
+from scrapy_backpressure.settings import BackpressureSettings
+
+if TYPE_CHECKING:
+    from scrapy.settings import Settings
+
+_RETRY_PRIORITY = 550
+
+
+class Addon:
+    """``ADDONS = {"scrapy_backpressure.Addon": 300}`` enables all components.
+
+    What a project has set itself stays: a component that is listed already keeps its place, and
+    a SCHEDULER_PRIORITY_QUEUE of the project's is left alone.
+    """
+
+    def update_settings(self, settings: Settings) -> None:
+        """Add the components to *settings*.
+
+        :raises ValueError: a ``BACKPRESSURE_`` setting is wrong; the message names it.
+        :raises NotConfigured: BACKPRESSURE_ENABLED is False.
+        """
+        if not BackpressureSettings.from_settings(settings).enabled:
+            raise NotConfigured("BACKPRESSURE_ENABLED is False")
+        settings.setdefault_in_component_priority_dict("EXTENSIONS", BackpressureExtension, 100)
+        settings.setdefault_in_component_priority_dict(
+            "DOWNLOADER_MIDDLEWARES", ConcurrencyMiddleware, 950
+        )
+        self._replace_retry_middleware(settings)
+        if not settings.getint("CONCURRENT_REQUESTS_PER_IP"):
+            settings.set("SCHEDULER_PRIORITY_QUEUE", SlotAwarePriorityQueue, priority="addon")
+
+    def _replace_retry_middleware(self, settings: Settings) -> None:
+        name = "DOWNLOADER_MIDDLEWARES"
+        place = _RETRY_PRIORITY
+        for component, priority in settings.getdict(name).items():
+            if load_object(component) is StockRetryMiddleware and priority is not None:
+                place = priority  # where the project moved it to
+        settings.set_in_component_priority_dict(name, StockRetryMiddleware, None)
+        settings.setdefault_in_component_priority_dict(name, RetryMiddleware, place)

@@ -1,0 +1,365 @@
+"""Who may be sent now: the slots of one crawl, their lanes, and the requests in flight.
+
+Requests of the scheduler are admitted when they are popped, where waiting costs nothing.
+Requests that come to the downloader by another way (media pipelines, robots.txt, a scheduler
+that cannot be steered) wait in :meth:`Admission.turn`.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from scrapy.utils.defer import maybe_deferred_to_future
+from twisted.internet.defer import Deferred
+
+from scrapy_backpressure import _scrapy
+from scrapy_backpressure.clock import Alarm
+from scrapy_backpressure.control.backoff import RetryBudget
+from scrapy_backpressure.control.lane import Lane
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+
+    from scrapy_backpressure.clock import Clock
+    from scrapy_backpressure.control.lane import Ticket
+    from scrapy_backpressure.control.outcome import Verdict
+    from scrapy_backpressure.settings import BackpressureSettings
+
+_IDLE_SECONDS = 600.0
+_MAX_SLOTS = 20_000
+_WINDOW = 20
+_WINDOW_MIN = 10
+_WINDOW_SECONDS = 60.0
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """One request on its way, from being handed out until its fetch has ended."""
+
+    request: Request
+    slot: Slot
+    scheduled: bool
+    lane: Lane | None = None
+    ticket: Ticket | None = None
+    sent_at: float | None = None
+    verdict: Verdict | None = None
+    attempt: dict[str, Any] | None = None
+    raw: Response | None = None
+    hopeless: str | None = None
+    """Why it is not sent at all: ``stalled`` or ``max_pause``."""
+    given_up: str | None = None
+    """The reason for which the retry middleware gave it up."""
+    response: Response | None = None
+    """The answer with which it was given up."""
+    marks: tuple[str, ...] = ()
+    """Meta keys that we set for the middlewares above, and take out again."""
+    delayed: tuple[float, float] = (0.0, 0.0)
+    """``next_at`` of its slot before and after its place was taken."""
+
+    def unmark(self, request: Request) -> None:
+        """Take our marks out of the meta of *request*, this one or a copy."""
+        for key in self.marks:
+            request.meta.pop(key, None)
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    flight: Flight
+    lane: Lane
+    turn: Deferred[None]
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """What is known of one download slot."""
+
+    key: str
+    limits: _scrapy.SlotLimits
+    budget: RetryBudget
+    lanes: dict[str | None, Lane] = field(default_factory=dict)
+    in_flight: int = 0
+    next_at: float = 0.0
+    used_at: float = 0.0
+    waiters: deque[_Waiter] = field(default_factory=deque)
+    window: deque[tuple[float, bool]] = field(default_factory=lambda: deque(maxlen=_WINDOW))
+
+    @property
+    def concurrency(self) -> int:
+        """Requests that may be in flight at once over all lanes."""
+        total = sum(lane.concurrency for lane in self.lanes.values())
+        return max(1, min(self.limits.concurrency, round(total)))
+
+    @property
+    def paused_until(self) -> float:
+        """Until when every lane is paused; 0.0 if one is not."""
+        return min((lane.paused_until for lane in self.lanes.values()), default=0.0)
+
+    def bad_share(self, now: float) -> float:
+        """Share of bad answers among the last ones; 0.0 while there are too few."""
+        recent = [bad for time, bad in self.window if now - time <= _WINDOW_SECONDS]
+        return sum(recent) / len(recent) if len(recent) >= _WINDOW_MIN else 0.0
+
+
+class SlotQueue(Protocol):
+    """A queue that waits for slots."""
+
+    def wake_slot(self, key: str) -> None: ...
+
+    def slot_length(self, key: str) -> int: ...
+
+
+class Admission:
+    """The slots of one crawl. Times are monotonic seconds."""
+
+    def __init__(self, crawler: Crawler, config: BackpressureSettings, clock: Clock) -> None:
+        self._crawler = crawler
+        self._config = config
+        self._clock = clock
+        self._rng = random.Random()
+        self._alarm = Alarm(clock.now, self._on_alarm)
+        self._waiting: dict[str, Slot] = {}
+        self._sleepers: set[Deferred[None]] = set()
+        self.slots: OrderedDict[str, Slot] = OrderedDict()
+        self.flights: dict[Request, Flight] = {}
+        self.queues: list[SlotQueue] = []
+        self.closing = False
+        self.learning = False
+        """Whether ConcurrencyMiddleware says of each answer what it means. If it does not, lanes
+        allow what the settings allow."""
+
+    # -- slots -------------------------------------------------------------
+
+    def slot_key(self, request: Request) -> str:
+        """Key of the request's download slot."""
+        return self._crawler.engine.downloader.get_slot_key(request)
+
+    def slot_of(self, request: Request, key: str | None = None) -> Slot:
+        """The request's slot, made if needed."""
+        if key is None:
+            key = self.slot_key(request)
+        now = self._clock.now()
+        slot = self.slots.get(key)
+        if slot is None:
+            limits = _scrapy.slot_limits(self._crawler.engine.downloader, request)
+            slot = Slot(key, limits, RetryBudget(self._config.retry_budget, now))
+            self.slots[key] = slot
+            self._add_lane(slot, None, now)
+        else:
+            self.slots.move_to_end(key)
+        slot.used_at = now
+        return slot
+
+    def _add_lane(self, slot: Slot, proxy: str | None, now: float) -> Lane:
+        # The direct lane of a slot that turns out to use proxies only would count as room.
+        if None in slot.lanes and not slot.lanes[None].in_flight and proxy is not None:
+            del slot.lanes[None]
+        ceiling = slot.limits.concurrency
+        lane = slot.lanes[proxy] = Lane(
+            ceiling=ceiling,
+            start=min(self._config.start_concurrency, ceiling) if self.learning else ceiling,
+            minimum=min(self._config.min_concurrency, ceiling),
+            now=now,
+            rng=self._rng,
+            probe_timeout=self._crawler.settings.getfloat("DOWNLOAD_TIMEOUT") or math.inf,
+        )
+        return lane
+
+    def lane_of(self, slot: Slot, proxy: str | None) -> Lane:
+        """The lane to *slot* through *proxy*, made if needed."""
+        lane = slot.lanes.get(proxy)
+        return self._add_lane(slot, proxy, self._clock.now()) if lane is None else lane
+
+    def queued(self, key: str) -> int:
+        """Requests of a slot that wait in the steered queues."""
+        return sum(queue.slot_length(key) for queue in self.queues)
+
+    # -- admission ---------------------------------------------------------
+
+    def hopeless(self, slot: Slot, now: float) -> str | None:
+        """Why nothing can be expected of *slot* in time; None if something can."""
+        lanes = slot.lanes.values()
+        if all(lane.paused_until - now > self._config.max_pause for lane in lanes):
+            return "max_pause"
+        if all(lane.stalled_for(now) > self._config.stall_timeout for lane in lanes):
+            return "stalled"
+        return None
+
+    def turn_at(self, slot: Slot, lane: Lane, now: float | None = None) -> float:
+        """When one more request may go through *lane*: up to *now*, a time, or ``inf``."""
+        if now is None:
+            now = self._clock.now()
+        if slot.in_flight >= slot.limits.concurrency:
+            return math.inf
+        return max(lane.ready_at(now), slot.next_at)
+
+    def ready_at(self, key: str, now: float) -> float:
+        """When the scheduler may hand out a request of the slot *key*.
+
+        Up to *now*: at once. ``inf``: when one in flight has ended.
+        """
+        slot = self.slots.get(key)
+        if slot is None:
+            return now
+        if slot.waiters:
+            return math.inf
+        ready = min(self.turn_at(slot, lane, now) for lane in slot.lanes.values())
+        if ready > now and self.hopeless(slot, now):
+            return now
+        return ready
+
+    def hand_out(self, request: Request, key: str, now: float) -> None:
+        """The scheduler hands *request* out: take a place for it."""
+        slot = self.slot_of(request, key)
+        flight = self.flights[request] = Flight(request, slot, scheduled=True)
+        proxy = request.meta.get("proxy")
+        lane = slot.lanes.get(proxy)
+        if lane is None:
+            lane = min(slot.lanes.values(), key=lambda lane: lane.ready_at(now))
+        if self.turn_at(slot, lane, now) > now:
+            flight.hopeless = self.hopeless(slot, now)
+        if flight.hopeless is None:
+            self._reserve(flight, lane, now)
+
+    def _reserve(self, flight: Flight, lane: Lane, now: float) -> None:
+        slot = flight.slot
+        flight.lane = lane
+        flight.ticket = lane.sent(now)
+        slot.in_flight += 1
+        if slot.limits.delay:
+            spread = slot.limits.jitter
+            factor = 1.0 + self._rng.uniform(-spread, spread) if spread else 1.0
+            before, slot.next_at = slot.next_at, now + slot.limits.delay * max(0.0, factor)
+            flight.delayed = (before, slot.next_at)
+        self._mirror(slot)
+
+    async def turn(self, flight: Flight, lane: Lane) -> None:
+        """Wait until *flight* may go through *lane*, and take a place for it."""
+        slot = flight.slot
+        now = self._clock.now()
+        if not slot.waiters and self.turn_at(slot, lane, now) <= now:
+            self._reserve(flight, lane, now)
+            return
+        waiter = _Waiter(flight, lane, Deferred())
+        slot.waiters.append(waiter)
+        self._waiting[slot.key] = slot
+        self._serve(slot)
+        try:
+            await maybe_deferred_to_future(waiter.turn)
+        finally:
+            if waiter in slot.waiters:  # cancelled
+                slot.waiters.remove(waiter)
+
+    def _serve(self, slot: Slot) -> None:
+        now = self._clock.now()
+        while slot.waiters:
+            waiter = slot.waiters[0]
+            at = self.turn_at(slot, waiter.lane, now)
+            if at > now and not self.closing and not self.hopeless(slot, now):
+                if at != math.inf:
+                    self._alarm.at(at)
+                return
+            slot.waiters.popleft()
+            if at <= now:
+                self._reserve(waiter.flight, waiter.lane, now)
+            waiter.turn.callback(None)
+        self._waiting.pop(slot.key, None)
+
+    async def sleep_until(self, when: float) -> None:
+        """Wait until *when*, or until the crawl is closed."""
+        if self.closing or when <= self._clock.now():
+            return
+        sleeper: Deferred[None] = Deferred()
+        self._sleepers.add(sleeper)
+        alarm = Alarm(self._clock.now, lambda: self._rouse(sleeper))
+        alarm.at(when)
+        try:
+            await maybe_deferred_to_future(sleeper)
+        finally:
+            alarm.cancel()
+            self._sleepers.discard(sleeper)
+
+    def _rouse(self, sleeper: Deferred[None]) -> None:
+        self._sleepers.discard(sleeper)
+        if not sleeper.called:
+            sleeper.callback(None)
+
+    def wake_at(self, when: float) -> None:
+        """Have the engine ask the scheduler again at *when*."""
+        self._alarm.at(when)
+
+    def _on_alarm(self) -> None:
+        for slot in list(self._waiting.values()):
+            self._serve(slot)
+        _scrapy.wake(self._crawler.engine)
+
+    # -- the end of a flight -----------------------------------------------
+
+    def learn(self, flight: Flight, verdict: Verdict, now: float) -> None:
+        """The answer to *flight* is there: its lane learns from it, its place is free."""
+        slot = flight.slot
+        slot.window.append((now, verdict.outcome.is_bad))
+        if flight.lane is not None and flight.ticket is not None:
+            sent_at = now if flight.sent_at is None else flight.sent_at
+            flight.lane.finished(flight.ticket, now, verdict, latency=now - sent_at)
+            self._free(flight)
+
+    def release(self, flight: Flight) -> None:
+        """*flight* ends without having said anything: its place is free, nothing is learned."""
+        if flight.lane is not None and flight.ticket is not None:
+            flight.lane.cancel(flight.ticket, self._clock.now())
+            before, after = flight.delayed
+            if flight.sent_at is None and flight.slot.next_at == after:
+                flight.slot.next_at = before  # the site saw nothing, so it needs no delay
+            self._free(flight)
+
+    def _free(self, flight: Flight) -> None:
+        slot = flight.slot
+        flight.ticket = None
+        slot.in_flight -= 1
+        self._mirror(slot)
+        if slot.waiters:
+            self._serve(slot)
+        if not slot.waiters:
+            for queue in self.queues:
+                queue.wake_slot(slot.key)
+
+    def _mirror(self, slot: Slot) -> None:
+        _scrapy.mirror_concurrency(self._crawler.engine.downloader, slot.key, slot.concurrency)
+
+    # -- housekeeping ------------------------------------------------------
+
+    def tick(self) -> None:
+        """Once per interval: forget idle slots, find lost flights, notice a closing engine."""
+        now = self._clock.now()
+        active = self._crawler.engine.downloader.active
+        for request in [r for r in self.flights if r not in active]:
+            self.release(self.flights.pop(request))  # a scheduler dropped it after popping
+        if _scrapy.is_closing(self._crawler.engine):
+            self.close()
+        for slot in list(self._waiting.values()):
+            self._serve(slot)
+        while self.slots:
+            slot = next(iter(self.slots.values()))
+            idle = now - slot.used_at > _IDLE_SECONDS or len(self.slots) > _MAX_SLOTS
+            if not idle:
+                break
+            if slot.in_flight or slot.waiters or slot.paused_until > now:
+                slot.used_at = now
+                self.slots.move_to_end(slot.key)
+                if len(self.slots) > _MAX_SLOTS:
+                    break
+                continue
+            del self.slots[slot.key]
+
+    def close(self) -> None:
+        """Let everything go that waits."""
+        self.closing = True
+        self._alarm.cancel()
+        for sleeper in list(self._sleepers):
+            self._rouse(sleeper)

@@ -1,0 +1,57 @@
+"""Time, and being woken at a time."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from scrapy.utils.asyncio import call_later
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapy.utils.asyncio import CallLaterResult
+
+
+class Clock:
+    """One crawl's clock: seconds that never jump, and what they are as epoch seconds."""
+
+    def __init__(self) -> None:
+        # Fixed once: a wall clock that is set during the crawl moves no due time.
+        self._epoch = time.time() - time.monotonic()
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return time.monotonic()
+
+    def epoch(self) -> float:
+        """Epoch seconds, as monotonic as :meth:`now`."""
+        return time.monotonic() + self._epoch
+
+
+class Alarm:
+    """Calls *ring* at the earliest of the times asked for since it rang last."""
+
+    def __init__(self, now: Callable[[], float], ring: Callable[[], None]) -> None:
+        self._now = now
+        self._ring = ring
+        self._at: float | None = None
+        self._call: CallLaterResult | None = None
+
+    def at(self, when: float) -> None:
+        """Ring at *when* (on the clock *now*), unless it rings earlier anyway."""
+        if self._at is not None and self._at <= when:
+            return
+        self.cancel()
+        self._at = when
+        self._call = call_later(max(0.0, when - self._now()), self._due)
+
+    def cancel(self) -> None:
+        """Do not ring."""
+        if self._call is not None:
+            self._call.cancel()
+        self._call = self._at = None
+
+    def _due(self) -> None:
+        self._call = self._at = None
+        self._ring()

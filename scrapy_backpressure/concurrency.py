@@ -1,0 +1,151 @@
+"""Downloader middleware: each slot's concurrency and pace follow what its answers say."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from scrapy.exceptions import IgnoreRequest
+from scrapy.http.request import NO_CALLBACK
+from scrapy.utils.httpobj import urlparse_cached
+
+from scrapy_backpressure import _scrapy, history
+from scrapy_backpressure.control.outcome import Outcome, Verdict
+from scrapy_backpressure.extension import BackpressureExtension, extension_of
+from scrapy_backpressure.policy import is_truncated_gzip
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+    from typing_extensions import Self
+
+    from scrapy_backpressure.admission import Flight
+
+_PATIENCE = 5.0
+"""Seconds for which a request may wait here and hold a place of CONCURRENT_REQUESTS."""
+_MARKS = ("dont_cache", "dont_redirect")
+
+
+class SiteGivenUp(IgnoreRequest):
+    """The request was not sent: its site has not answered well for too long, or asks for a
+    longer pause than BACKPRESSURE_MAX_PAUSE."""
+
+
+class ConcurrencyMiddleware:
+    """Says of each answer what it means, and lets the limiter of its lane learn from it.
+
+    Next to the downloader (950), so that it sees every answer as the site gave it, and the proxy
+    that was chosen.
+    """
+
+    def __init__(self, extension: BackpressureExtension) -> None:
+        self._extension = extension
+        self._crawler = extension.crawler
+        self._admission = extension.admission
+        self._clock = extension.clock
+        self._policy = extension.policy
+        self._robotstxt_timeout = extension.config.robotstxt_timeout
+        self._caches = extension.crawler.settings.getbool("HTTPCACHE_ENABLED")
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        return cls(extension_of(crawler, cls))
+
+    async def process_request(self, request: Request) -> Request | None:
+        """Let pass what was admitted when it was popped; make everything else wait its turn."""
+        flight = self._admission.flights.get(request)
+        if flight is None:
+            return None
+        if flight.hopeless is not None:
+            return self._give_back(flight, flight.hopeless)
+        self._shorten_robotstxt(request)
+        due = request.meta.pop(history.DUE, None)
+        if due is not None:  # a retry that a component awaits, so that it cannot be parked
+            await self._admission.sleep_until(self._clock.now() + due - self._clock.epoch())
+        slot = self._admission.slot_of(request)
+        lane = self._admission.lane_of(slot, request.meta.get("proxy"))
+        if flight.ticket is None or flight.lane is not lane:
+            self._admission.release(flight)
+            flight.slot = slot
+            wait = self._admission.turn_at(slot, lane) - self._clock.now()
+            if flight.scheduled and _PATIENCE < wait < math.inf:
+                return self._later(request, wait)
+            await self._admission.turn(flight, lane)
+            if flight.ticket is None:
+                return self._give_back(flight, self._admission.hopeless(slot, self._clock.now()))
+        _scrapy.waive_delay(self._crawler.engine.downloader, slot.key, slot.limits.delay)
+        flight.sent_at = self._clock.now()
+        return None
+
+    def _shorten_robotstxt(self, request: Request) -> None:
+        # All requests of the host wait for its robots.txt, in places of CONCURRENT_REQUESTS.
+        if (
+            request.callback is NO_CALLBACK
+            and request.meta.get("dont_obey_robotstxt")
+            and urlparse_cached(request).path == "/robots.txt"
+        ):
+            timeout = float(request.meta.get("download_timeout") or self._robotstxt_timeout)
+            request.meta["download_timeout"] = min(timeout, self._robotstxt_timeout)
+
+    def _later(self, request: Request, seconds: float) -> Request:
+        """The request, to be parked for some seconds, or to be queued again at once for 0."""
+        later = request.copy()
+        later.dont_filter = True
+        if seconds > 0:
+            later.meta[history.DUE] = self._clock.epoch() + seconds
+        return later
+
+    def _give_back(self, flight: Flight, hopeless: str | None) -> Request:
+        """Do not send a request.
+
+        :raises SiteGivenUp: nobody can expect an answer in time.
+        """
+        if flight.scheduled and hopeless is None:  # the crawl is being closed
+            return self._later(flight.request, 0)
+        if flight.scheduled and hopeless == "max_pause" and self._extension.jobdir:
+            return self._later(flight.request, flight.slot.paused_until - self._clock.now())
+        flight.given_up = hopeless
+        flight.verdict = Verdict(Outcome.THROTTLED, hopeless or "")
+        raise SiteGivenUp(f"Not sent ({hopeless or 'the crawl is being closed'})")
+
+    def process_response(self, request: Request, response: Response) -> Response:
+        """Classify the answer and learn from it."""
+        flight = self._admission.flights.get(request)
+        if flight is None or flight.verdict is not None:
+            return response
+        verdict = self._policy.classify_response(request, response)
+        if verdict.outcome is Outcome.ACCEPTED and response.headers.get("Content-Encoding"):
+            verdict = self._whole(flight, response, verdict)
+        self._learn(flight, verdict)
+        if verdict.outcome.is_bad:
+            # HttpCacheMiddleware would keep a ban page, RedirectMiddleware follow one.
+            flight.marks = tuple(key for key in _MARKS if key not in request.meta)
+            request.meta.update(dict.fromkeys(flight.marks, True))
+        return response
+
+    def _whole(self, flight: Flight, response: Response, verdict: Verdict) -> Verdict:
+        """Whether a compressed body is whole; found out later where that is cheaper."""
+        flight.raw = response
+        # A cache would keep the broken body, so with one the price of unpacking is paid here.
+        if self._caches and is_truncated_gzip(response.body, -1):
+            return Verdict(Outcome.FAILED, "truncated")
+        return verdict
+
+    def process_exception(self, request: Request, exception: Exception) -> None:
+        """Classify the failure and learn from it."""
+        flight = self._admission.flights.get(request)
+        if flight is None or flight.verdict is not None or isinstance(exception, IgnoreRequest):
+            return
+        self._learn(flight, self._policy.classify_exception(request, exception))
+
+    def _learn(self, flight: Flight, verdict: Verdict) -> None:
+        flight.verdict = verdict
+        if flight.sent_at is None:
+            return  # another middleware answered; the site was not asked
+        self._crawler.stats.inc_value(f"backpressure/outcome/{verdict.outcome.value}")
+        if verdict.reason and verdict.outcome.is_bad:
+            self._crawler.stats.inc_value(
+                f"backpressure/outcome/{verdict.outcome.value}/{verdict.reason}"
+            )
+        self._admission.learn(flight, verdict, self._clock.now())

@@ -1,0 +1,227 @@
+"""The extension: owns the state of one crawl, samples it, opens and closes the gate."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scrapy import signals
+from scrapy.exceptions import DontCloseSpider, NotConfigured
+from scrapy.utils.asyncio import create_looping_call
+from scrapy.utils.job import job_dir
+from scrapy.utils.misc import build_from_crawler, load_object
+
+from scrapy_backpressure import _scrapy
+from scrapy_backpressure.accounts import Accounts
+from scrapy_backpressure.admission import Admission
+from scrapy_backpressure.clock import Clock
+from scrapy_backpressure.companions import warn_about_companions
+from scrapy_backpressure.control.watermark import Throughput, Watermark, auto_high
+from scrapy_backpressure.deadletter import DeadLetterExporter
+from scrapy_backpressure.gate import Gate, StartGateMiddleware
+from scrapy_backpressure.memory import MemoryWatch
+from scrapy_backpressure.parking import RetryQueue
+from scrapy_backpressure.policy import OutcomePolicy
+from scrapy_backpressure.report import Reporter
+from scrapy_backpressure.settings import BackpressureSettings
+from scrapy_backpressure.signals import gate_closed, gate_opened
+
+if TYPE_CHECKING:
+    from scrapy import Spider
+    from scrapy.crawler import Crawler
+    from typing_extensions import Self
+
+_GROWTH_SAMPLES = 30
+
+
+class BackpressureExtension:
+    """Watches queue, sites and memory, and holds back ``start()`` before RAM pays for it.
+
+    Works alone; it enables :class:`~scrapy_backpressure.StartGateMiddleware` and the dead-letter
+    feeds by itself. The other components of the package find the crawl's state here.
+
+    :raises ValueError: a ``BACKPRESSURE_`` setting is wrong; the message names it.
+    """
+
+    retry_queue: RetryQueue
+    """Parked requests; there from ``spider_opened`` on."""
+
+    exporter: DeadLetterExporter | None = None
+
+    def __init__(self, crawler: Crawler) -> None:
+        self.crawler = crawler
+        self.config = BackpressureSettings.from_settings(crawler.settings)
+        if not self.config.enabled:
+            raise NotConfigured("BACKPRESSURE_ENABLED is False")
+        self.clock = Clock()
+        policy = load_object(self.config.outcome_policy)
+        if not (isinstance(policy, type) and issubclass(policy, OutcomePolicy)):
+            raise ValueError(
+                "BACKPRESSURE_OUTCOME_POLICY accepts a subclass of "
+                f"scrapy_backpressure.OutcomePolicy, or its import path; got {policy!r}"
+            )
+        self.policy: OutcomePolicy = build_from_crawler(policy, crawler)
+        self.jobdir = job_dir(crawler.settings)
+        self.admission = Admission(crawler, self.config, self.clock)
+        self.gate = Gate(self._gate_changed)
+        self.accounts = Accounts(self)
+        self.throughput = Throughput()
+        high = self.config.queue_high or auto_high(0.0, self.config.queue_seconds)
+        self.queue_mark = Watermark(high, self.config.queue_low or high // 2)
+        self._memory = MemoryWatch(crawler.settings)
+        self._held_back_by_retries = False
+        self._growth: deque[int] = deque(maxlen=_GROWTH_SAMPLES)
+        self._closed_at = 0.0
+        self._closed_for: frozenset[str] = frozenset()
+        self._loop: Any = None
+        self._reporter = Reporter(self)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        extension = cls(crawler)
+        accounts = extension.accounts
+        crawler.settings.setdefault_in_component_priority_dict(
+            "SPIDER_MIDDLEWARES", StartGateMiddleware, 60
+        )
+        if extension.config.dead_letter_feeds:
+            # Signals hold their handlers weakly, so somebody has to hold the exporter.
+            extension.exporter = DeadLetterExporter.from_crawler(
+                crawler, feeds=extension.config.dead_letter_feeds, before_close=accounts.flush
+            )
+        for handler, signal in (
+            (extension.spider_opened, signals.spider_opened),
+            (extension.spider_idle, signals.spider_idle),
+            (extension.spider_closed, signals.spider_closed),
+            (extension.poke, signals.response_received),
+            (extension.poke, signals.scheduler_empty),
+            (accounts.request_scheduled, signals.request_scheduled),
+            (accounts.request_dropped, signals.request_dropped),
+            (accounts.spider_error, signals.spider_error),
+            (accounts.item_error, signals.item_error),
+        ):
+            crawler.signals.connect(handler, signal=signal)
+        return extension
+
+    def spider_opened(self, spider: Spider) -> None:
+        accounts, path = self.accounts, None
+        if self.jobdir:
+            Path(self.jobdir).mkdir(parents=True, exist_ok=True)
+            path = Path(self.jobdir, "backpressure.sqlite")
+        self.retry_queue = RetryQueue(spider, path, self.clock, accounts)
+        _scrapy.watch_fetches(
+            self.crawler.engine.downloader, accounts.fetch_started, accounts.fetch_ended
+        )
+        accounts.pending = _scrapy.scheduler_length(self.crawler.engine)
+        accounts.ledger.resumed = accounts.pending + len(self.retry_queue)
+        warn_about_companions(self)
+        self._reporter.opened()
+        self._loop = create_looping_call(self._tick)
+        self._loop.start(self.config.interval, now=False)
+
+    def spider_idle(self) -> None:
+        """Keep the spider open for what is parked, unless that is meant for the next run."""
+        due = self.retry_queue.next_due()
+        if due is not None and due - self.clock.epoch() <= self.config.max_pause:
+            raise DontCloseSpider
+
+    def spider_closed(self) -> None:
+        if self._loop is None:
+            return  # it never opened
+        if self._loop.running:
+            self._loop.stop()
+        self.admission.close()
+        self.accounts.flush()
+        self.accounts.close()
+        self.gate.set(frozenset())
+        self.retry_queue.close()
+        self._reporter.closed()
+
+    # -- sampling ----------------------------------------------------------
+
+    def _tick(self) -> None:
+        now = self.clock.now()
+        self.admission.tick()
+        if not self.admission.queues:
+            self.accounts.pending = _scrapy.scheduler_length(
+                self.crawler.engine, self.accounts.pending
+            )
+        rate = self.throughput.update(now, self.accounts.answers)
+        if self.config.queue_high is None:
+            high = auto_high(rate, self.config.queue_seconds)
+            self.queue_mark.set(high, high // 2)
+        self._memory.update()
+        self._watch_retry_queue()
+        self.retry_queue.commit()
+        self.poke()
+        self.gate.stir()
+        self._reporter.sample(now)
+
+    def _watch_retry_queue(self) -> None:
+        """Hold start() back while more requests are parked than come back, for long."""
+        parked = len(self.retry_queue)
+        self._growth.append(parked)
+        growing = parked > self._growth[0]
+        limit = self.queue_mark.low
+        self._held_back_by_retries = parked >= limit and (growing or self._held_back_by_retries)
+
+    # -- the gate ----------------------------------------------------------
+
+    def depth(self) -> int:
+        """Open requests: queued, being fetched, or in a callback that is not held back."""
+        in_progress = _scrapy.in_progress(self.crawler.engine)
+        return self.accounts.pending + in_progress - self.gate.held
+
+    def poke(self) -> None:
+        """Look whether the gate has to be open or closed."""
+        reasons = set()
+        if self.queue_mark.update(self.depth() + len(self.gate.aside)):
+            reasons.add("queue")
+        if self._held_back_by_retries:
+            reasons.add("retries")
+        if self._memory.high:
+            reasons.add("memory")
+        if self.nothing_to_do() or _scrapy.is_closing(self.crawler.engine):
+            reasons.clear()  # nothing is left that could ever open it
+        self.gate.set(frozenset(reasons))
+
+    def nothing_to_do(self) -> bool:
+        """Whether nothing is queued and nothing in flight."""
+        return not self.accounts.pending and not self.crawler.engine.downloader.active
+
+    def _gate_changed(self, reasons: frozenset[str]) -> None:
+        stats, now, spider = self.crawler.stats, self.clock.now(), self.crawler.spider
+        if reasons:
+            self._closed_at, self._closed_for = now, reasons
+            stats.inc_value("backpressure/gate/closed")
+            for reason in reasons:
+                stats.inc_value(f"backpressure/gate/closed/{reason}")
+            self.crawler.signals.send_catch_log(
+                gate_closed, reason=",".join(sorted(reasons)), spider=spider
+            )
+        else:
+            closed_for = now - self._closed_at
+            total = stats.get_value("backpressure/gate/closed_seconds", 0.0) + closed_for
+            stats.set_value("backpressure/gate/closed_seconds", round(total, 3))
+            self.crawler.signals.send_catch_log(
+                gate_opened,
+                reason=",".join(sorted(self._closed_for)),
+                closed_for=closed_for,
+                spider=spider,
+            )
+
+
+def extension_of(crawler: Crawler, component: type) -> BackpressureExtension:
+    """The crawl's extension, for a *component* that needs it.
+
+    :raises NotConfigured: it is not enabled; the message says what to add.
+    """
+    extension = crawler.get_extension(BackpressureExtension)
+    if extension is not None:
+        return extension
+    if not crawler.settings.getbool("BACKPRESSURE_ENABLED", True):
+        raise NotConfigured("BACKPRESSURE_ENABLED is False")
+    raise NotConfigured(
+        f"{component.__name__} needs BackpressureExtension; add to your settings: "
+        'EXTENSIONS = {"scrapy_backpressure.BackpressureExtension": 100}'
+    )

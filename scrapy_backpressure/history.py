@@ -1,0 +1,52 @@
+"""What is remembered of a request's failed attempts, in its meta.
+
+One meta key, :data:`HISTORY`, holds ``first_seen`` (epoch seconds), ``host``, ``throttled`` (how
+often), ``redrives`` and ``attempts``, a list of dicts with ``time`` (epoch seconds), ``status``
+or ``exception``, ``outcome``, ``reason``, ``proxy`` and ``latency`` (seconds).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from scrapy.utils.httpobj import urlparse_cached
+
+if TYPE_CHECKING:
+    from scrapy import Request
+
+PREFIX = "backpressure_"
+HISTORY = "backpressure_history"
+DUE = "backpressure_due"
+"""Epoch seconds before which the request is not to be sent."""
+
+KEPT_ATTEMPTS = 20
+
+
+def history(request: Request) -> dict[str, Any] | None:
+    """The request's own history; None if it has none, or only that of another host."""
+    found: dict[str, Any] | None = request.meta.get(HISTORY)
+    if found is None or found.get("host") != urlparse_cached(request).hostname:
+        return None
+    return found
+
+
+def with_attempt(request: Request, attempt: dict[str, Any]) -> dict[str, Any]:
+    """The request's history with one more attempt; the request itself is left as it is."""
+    before = history(request)
+    if before is None:
+        before = {
+            "first_seen": attempt["time"],
+            "host": urlparse_cached(request).hostname,
+            "throttled": 0,
+            "redrives": 0,
+            "attempts": [],
+        }
+    throttled = before["throttled"] + (attempt["outcome"] == "throttled")
+    attempts = [*before["attempts"], attempt][-KEPT_ATTEMPTS:]
+    return {**before, "throttled": throttled, "attempts": attempts}
+
+
+def strip(request: Request) -> None:
+    """Remove what a spider copied from ``response.meta`` into a new request."""
+    for key in [key for key in request.meta if str(key).startswith(PREFIX)]:
+        del request.meta[key]

@@ -1,0 +1,147 @@
+"""The retry queue: requests that wait for a time, outside the scheduler."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+from typing import TYPE_CHECKING
+
+from scrapy_backpressure.clock import Alarm
+from scrapy_backpressure.storage import codec
+from scrapy_backpressure.storage.sqlite import ParkedRequests
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from scrapy import Request, Spider
+
+    from scrapy_backpressure.accounts import Accounts
+    from scrapy_backpressure.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+_BATCH = 200
+_MAX_SLEEP = 600.0
+
+
+class RetryQueue:
+    """Parked requests of one crawl, each with the time (epoch seconds) at which it is due.
+
+    They live in SQLite: in the file *path* if the crawl has a JOBDIR, else in a temporary
+    database that SQLite spills to disk. In memory stay only those that cannot be written there:
+    with a JOBDIR, requests that cannot be serialised; without one, also those that share
+    mutable objects with the spider through ``meta`` or ``cb_kwargs``, which a copy would part.
+
+    *books* is told of each request that is due, or that cannot be read back.
+    """
+
+    def __init__(self, spider: Spider, path: Path | None, clock: Clock, books: Accounts) -> None:
+        self._spider = spider
+        self._clock = clock
+        self._books = books
+        self._persistent = path is not None
+        self._stored = ParkedRequests(path)
+        self._memory: list[tuple[float, int, str, Request]] = []
+        self._memory_slots: dict[str, int] = {}
+        self._order = itertools.count()
+        self._alarm = Alarm(clock.epoch, self.release_due)
+        self._warned = False
+        self._schedule()
+
+    def __len__(self) -> int:
+        return len(self._stored) + len(self._memory)
+
+    @property
+    def persisted(self) -> int:
+        """Requests that the next run will find."""
+        return len(self._stored) if self._persistent else 0
+
+    def slot_count(self, slot: str) -> int:
+        """Requests parked for a download slot."""
+        return self._stored.slot_count(slot) + self._memory_slots.get(slot, 0)
+
+    def next_due(self) -> float | None:
+        """Epoch seconds at which the next request is due; None if nothing is parked."""
+        times = [self._memory[0][0]] if self._memory else []
+        stored = self._stored.next_due()
+        if stored is not None:
+            times.append(stored)
+        return min(times, default=None)
+
+    def park(self, request: Request, due: float, slot: str) -> None:
+        """Keep *request* until *due*."""
+        data = self._encode(request)
+        if data is None:
+            heapq.heappush(self._memory, (due, next(self._order), slot, request))
+            self._memory_slots[slot] = self._memory_slots.get(slot, 0) + 1
+        else:
+            self._stored.park(data, due=due, slot=slot)
+        self._alarm.at(min(due, self._clock.epoch() + _MAX_SLEEP))
+
+    def _encode(self, request: Request) -> bytes | None:
+        if not self._persistent and not codec.is_plain(request):
+            return None
+        try:
+            return codec.encode(request, self._spider)
+        except ValueError as error:
+            if self._persistent and not self._warned:
+                self._warned = True
+                logger.warning(
+                    "Cannot keep %(request)s in the JOBDIR, so it would not survive a stop and "
+                    "goes to the dead letters then: %(error)s (further ones are not logged)",
+                    {"request": request, "error": error},
+                    extra={"spider": self._spider},
+                )
+            return None
+
+    def _pop_memory(self) -> Request:
+        _, _, slot, request = heapq.heappop(self._memory)
+        self._memory_slots[slot] -= 1
+        if not self._memory_slots[slot]:
+            del self._memory_slots[slot]
+        return request
+
+    def release_due(self) -> None:
+        """Give back what is due, some at a time so that the event loop gets its turn."""
+        now = self._clock.epoch()
+        for request in self._decode(self._stored.pop_due(now, _BATCH)):
+            self._books.release(request)
+        for _ in range(_BATCH):
+            if not self._memory or self._memory[0][0] > now:
+                break
+            self._books.release(self._pop_memory())
+        self._schedule()
+
+    def _decode(self, batch: Iterable[bytes]) -> Iterator[Request]:
+        for data in batch:
+            try:
+                request = codec.decode(data, self._spider)
+            except Exception as error:  # whatever a changed spider makes of old data
+                self._books.unreadable(error)
+            else:
+                yield request
+
+    def _schedule(self) -> None:
+        due = self.next_due()
+        if due is not None:
+            self._alarm.at(min(due, self._clock.epoch() + _MAX_SLEEP))
+
+    def commit(self) -> None:
+        """Write what the next run has to find."""
+        self._stored.commit()
+
+    def drain(self) -> Iterator[Request]:
+        """Take out everything that would be lost when the crawl closes."""
+        self._alarm.cancel()
+        while self._memory:
+            yield self._pop_memory()
+        if not self._persistent:
+            while batch := self._stored.pop_all(_BATCH):
+                yield from self._decode(batch)
+
+    def close(self) -> None:
+        """Close the database."""
+        self._alarm.cancel()
+        self._stored.close()

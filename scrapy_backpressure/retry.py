@@ -1,0 +1,204 @@
+"""Downloader middleware: parks what failed, and gives up what failed too often."""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import TYPE_CHECKING, Any
+
+from scrapy.downloadermiddlewares.retry import RetryMiddleware as StockRetryMiddleware
+from scrapy.downloadermiddlewares.retry import get_retry_request
+from scrapy.exceptions import IgnoreRequest, NotConfigured
+from scrapy.settings.default_settings import RETRY_HTTP_CODES
+
+from scrapy_backpressure import history
+from scrapy_backpressure.control.backoff import backoff
+from scrapy_backpressure.control.outcome import Outcome, Verdict
+from scrapy_backpressure.extension import BackpressureExtension, extension_of
+from scrapy_backpressure.policy import is_truncated_gzip
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+
+    from scrapy_backpressure.admission import Flight
+
+logger = logging.getLogger(__name__)
+
+
+class SiteBlocked(IgnoreRequest):
+    """The site answered with a ban or challenge page that looks like a success.
+
+    ``response`` is that page.
+    """
+
+    def __init__(self, reason: str, response: Response) -> None:
+        super().__init__(f"Blocked ({reason})")
+        self.response = response
+
+
+class RetryMiddleware:
+    """Retries with capped exponential backoff and full jitter, outside the scheduler.
+
+    In the place of Scrapy's RetryMiddleware (550), whose settings and meta keys keep their
+    meaning. Throttled answers do not use up RETRY_TIMES; BACKPRESSURE_THROTTLE_TIMES and
+    BACKPRESSURE_STALL_TIMEOUT bound them. What is given up goes to the dead letters.
+    """
+
+    def __init__(self, extension: BackpressureExtension) -> None:
+        settings = extension.crawler.settings
+        self._extension = extension
+        self._crawler = extension.crawler
+        self._config = extension.config
+        self._clock = extension.clock
+        self._rng = random.Random()
+        self._max_retry_times = settings.getint("RETRY_TIMES")
+        self._priority_adjust = settings.getint("RETRY_PRIORITY_ADJUST")
+        # Statuses that the user took out of Scrapy's list are not to be retried, whatever a
+        # policy makes of them; others, which a policy names, are.
+        codes = {int(code) for code in settings.getlist("RETRY_HTTP_CODES")}
+        self._never = {int(code) for code in RETRY_HTTP_CODES} - codes
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> RetryMiddleware | StockRetryMiddleware:
+        """This middleware, or Scrapy's own while BACKPRESSURE_ENABLED is False.
+
+        :raises NotConfigured: RETRY_ENABLED is False, or the extension is missing.
+        """
+        if not crawler.settings.getbool("RETRY_ENABLED"):
+            raise NotConfigured
+        if not crawler.settings.getbool("BACKPRESSURE_ENABLED", True):
+            return StockRetryMiddleware.from_crawler(crawler)
+        return cls(extension_of(crawler, cls))
+
+    def process_response(self, request: Request, response: Response) -> Request | Response:
+        """Park a bad answer's request for its retry, or give it up.
+
+        :raises SiteBlocked: given up, and the answer would pass for a success.
+        """
+        flight = self._extension.admission.flights.get(request)
+        if flight is None:
+            return response
+        if flight.verdict is None:  # without ConcurrencyMiddleware
+            flight.verdict = self._extension.policy.classify_response(request, response)
+        if flight.raw is not None and is_truncated_gzip(flight.raw.body, len(response.body)):
+            flight.verdict = Verdict(Outcome.FAILED, "truncated")
+        verdict = flight.verdict
+        if not verdict.outcome.is_bad or response.status in self._never:
+            return response
+        again = self._retry(flight, verdict, response=response)
+        if again is not None:
+            return again
+        if verdict.outcome is Outcome.BLOCKED and 200 <= response.status < 300:
+            raise SiteBlocked(verdict.reason, response)
+        return response
+
+    def process_exception(self, request: Request, exception: Exception) -> Request | None:
+        """Park a failed request for its retry, or give it up."""
+        flight = self._extension.admission.flights.get(request)
+        if flight is None or isinstance(exception, IgnoreRequest):
+            return None
+        if flight.verdict is None:
+            flight.verdict = self._extension.policy.classify_exception(request, exception)
+        if not flight.verdict.outcome.is_bad:
+            return None
+        return self._retry(flight, flight.verdict, error=exception)
+
+    def _retry(
+        self,
+        flight: Flight,
+        verdict: Verdict,
+        *,
+        response: Response | None = None,
+        error: Exception | None = None,
+    ) -> Request | None:
+        """The request to be parked; None if it is given up."""
+        request = flight.request
+        attempt = self._extension.accounts.attempt(
+            request, flight=flight, verdict=verdict, response=response, error=error
+        )
+        past = history.with_attempt(request, attempt)
+        reason = self._hopeless(flight, verdict, past)
+        again = None
+        if reason is None:
+            # A component that awaits its answer must not wait for ever, so there throttled
+            # answers count as others do.
+            if verdict.outcome is Outcome.THROTTLED and flight.scheduled:
+                again = self._throttled(request)
+                number = past["throttled"]
+            else:
+                again = self._failed(request, verdict, error)
+                number = request.meta.get("retry_times", 0) + 1
+            reason = "blocked" if verdict.outcome is Outcome.BLOCKED else "retries"
+        if again is None:
+            request.meta[history.HISTORY] = past
+            flight.given_up, flight.response = reason, response
+            return None
+        again.meta[history.HISTORY] = past
+        again.meta[history.DUE] = self._clock.epoch() + self._delay(flight, verdict, number)
+        # Parked requests keep their place in the order of retries, not of start requests.
+        again.meta.pop("is_start_request", None)
+        flight.unmark(again)
+        return again
+
+    def _hopeless(self, flight: Flight, verdict: Verdict, past: dict[str, Any]) -> str | None:
+        """The reason for which a request is not retried at all."""
+        if flight.request.meta.get("dont_retry"):
+            return "blocked" if verdict.outcome is Outcome.BLOCKED else "retries"
+        if verdict.outcome is not Outcome.THROTTLED:
+            return None
+        if past["throttled"] > self._config.throttle_times:
+            return self._log_given_up(flight.request, "throttled")
+        if (verdict.pause or 0.0) > self._config.max_pause and not self._extension.jobdir:
+            return self._log_given_up(flight.request, "max_pause")
+        if self._extension.admission.hopeless(flight.slot, self._clock.now()) == "stalled":
+            return self._log_given_up(flight.request, "stalled")
+        return None
+
+    def _log_given_up(self, request: Request, reason: str) -> str:
+        logger.error(
+            "Gave up %(request)s: %(reason)s",
+            {"request": request, "reason": reason},
+            extra={"spider": self._crawler.spider},
+        )
+        return reason
+
+    def _throttled(self, request: Request) -> Request:
+        self._crawler.stats.inc_value("backpressure/retry_queue/throttled")
+        again: Request = request.copy()
+        again.dont_filter = True
+        return again
+
+    def _failed(
+        self, request: Request, verdict: Verdict, error: Exception | None
+    ) -> Request | None:
+        spider = self._crawler.spider
+        assert spider is not None
+        meta = request.meta
+        options = {}
+        if "give_up_log_level" in meta:  # since Scrapy 2.17
+            options["give_up_log_level"] = meta["give_up_log_level"]
+        return get_retry_request(
+            request,
+            spider=spider,
+            reason=error if error is not None else verdict.reason,
+            max_retry_times=meta.get("max_retry_times", self._max_retry_times),
+            priority_adjust=meta.get("priority_adjust", self._priority_adjust),
+            logger=logger,
+            **options,
+        )
+
+    def _delay(self, flight: Flight, verdict: Verdict, number: int) -> float:
+        """Seconds until the next attempt."""
+        now = self._clock.now()
+        delay = backoff(
+            number,
+            base=self._config.backoff_base,
+            maximum=self._config.backoff_max,
+            rng=self._rng,
+        )
+        if verdict.outcome is Outcome.FAILED:
+            delay += flight.slot.budget.retry(now)
+        lane_pause = flight.lane.paused_until - now if flight.lane is not None else 0.0
+        return max(delay, verdict.pause or 0.0, lane_pause)

@@ -1,0 +1,124 @@
+"""Queues that hand out only what can be sent now."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scrapy.pqueues import DownloaderAwarePriorityQueue, _path_safe
+
+from scrapy_backpressure.control.rotation import Rotation
+from scrapy_backpressure.extension import BackpressureExtension
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scrapy import Request
+
+    from scrapy_backpressure.admission import Admission
+
+
+class SlotAwarePriorityQueue(DownloaderAwarePriorityQueue):
+    """A SCHEDULER_PRIORITY_QUEUE that knows what each download slot can bear.
+
+    Slots take turns. A slot that is paused, or that has as many requests in flight as its site
+    bears, is passed over: its requests stay here, hold no place of CONCURRENT_REQUESTS, and
+    cost nothing while they wait. Within a slot, order is that of Scrapy's own queue.
+
+    Disk state (JOBDIR) has the shape of Scrapy's
+    :class:`~scrapy.pqueues.DownloaderAwarePriorityQueue`, so that either can resume the other's.
+    Without :class:`~scrapy_backpressure.BackpressureExtension` it only lets slots take turns.
+    """
+
+    def __init__(self, crawler: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(crawler, *args, **kwargs)
+        self._rotation: Rotation[str] = Rotation()
+        for slot in self.pqueues:
+            self._rotation.add(slot)
+        self._length = sum(len(queue) for queue in self.pqueues.values())
+        extension = crawler.get_extension(BackpressureExtension)
+        self._admission: Admission | None = None if extension is None else extension.admission
+        if extension is not None:
+            extension.admission.queues.append(self)
+            self._now = extension.clock.now
+        else:
+            self._now = lambda: 0.0
+
+    def push(self, request: Request) -> None:
+        slot = self._downloader_interface.get_slot_key(request)
+        if slot not in self.pqueues:
+            self.pqueues[slot] = self.pqfactory(slot)
+        self.pqueues[slot].push(request)  # a request that cannot be serialised raises here
+        self._rotation.add(slot)
+        self._length += 1
+
+    def pop(self) -> Request | None:
+        """The next request that may be sent now; None if there is none."""
+        now = self._now()
+        while (slot := self._rotation.next(now)) is not None:
+            if self._admission is not None:
+                ready = self._admission.ready_at(slot, now)
+                if ready > now:
+                    self._rotation.sleep(slot, ready)
+                    continue
+            request = self._pop_from(slot)
+            if request is None:
+                continue
+            if self._admission is not None:
+                self._admission.hand_out(request, slot, now)
+            return request
+        if self._admission is not None and (wake := self._rotation.next_wake()) is not None:
+            self._admission.wake_at(wake)
+        return None
+
+    def _pop_from(self, slot: str) -> Request | None:
+        queue = self.pqueues[slot]
+        request = queue.pop()
+        if request is not None:
+            self._length -= 1
+        if request is None or not len(queue):
+            # A queue that gives nothing although it counts something has lost it on disk.
+            self._length -= len(queue)
+            self._forget(slot)
+        return request
+
+    def _forget(self, slot: str) -> None:
+        self._rotation.discard(slot)
+        self.pqueues.pop(slot).close()
+        if self.key:
+            with suppress(OSError):  # not empty: Scrapy's queue left a file in it
+                Path(self.key, _path_safe(slot)).rmdir()
+
+    def peek(self) -> Request | None:
+        """The request that :meth:`pop` would return, left where it is.
+
+        :raises NotImplementedError: the underlying queue class cannot peek.
+        """
+        now = self._now()
+        for slot in self._rotation.ready(now):
+            if self._admission is None or self._admission.ready_at(slot, now) <= now:
+                return self.pqueues[slot].peek()
+        return None
+
+    def drain(self) -> Iterator[Request]:
+        """Take out everything that would be lost when the crawl closes: what is in memory."""
+        if self.key:
+            return
+        for slot in list(self.pqueues):
+            while slot in self.pqueues:
+                request = self._pop_from(slot)
+                if request is not None:
+                    yield request
+
+    def wake_slot(self, key: str) -> None:
+        """A place of the slot *key* became free."""
+        self._rotation.wake(key)
+
+    def slot_length(self, key: str) -> int:
+        """Requests of the slot *key* in this queue."""
+        queue = self.pqueues.get(key)
+        return 0 if queue is None else len(queue)
+
+    def __len__(self) -> int:
+        return self._length

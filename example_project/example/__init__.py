@@ -1,0 +1,1 @@
+"""A Scrapy project as anyone might have it, plus one line in its settings."""

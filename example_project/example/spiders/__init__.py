@@ -1,0 +1,1 @@
+"""Three ways in which crawls find their requests: a list, a sitemap, links."""

@@ -1,0 +1,28 @@
+"""Fixtures of all tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.site import Site
+
+
+@pytest.fixture
+def site() -> Iterator[Callable[..., Site]]:
+    """A factory: ``site({"default": {...}})`` starts a site that ends with the test.
+
+    The profile may also be given as the keywords of the default rule:
+    ``site(latency=0.05, max_at_once=10)``.
+    """
+    with ExitStack() as running:
+
+        def start(profile: dict[str, Any] | None = None, **rule: Any) -> Site:
+            return running.enter_context(
+                Site(profile if profile is not None else {"default": rule})
+            )
+
+        yield start

@@ -84,6 +84,24 @@ def drain_memory(engine: ExecutionEngine) -> Iterator[Request]:
         yield request
 
 
+def watch_enqueue(engine: ExecutionEngine, told: Callable[[Request, bool], None]) -> None:
+    """Call *told* with each request that reaches the scheduler, and whether it was taken.
+
+    No signal tells that a handler of ``request_scheduled`` has kept a request from it.
+    """
+    scheduler = scheduler_of(engine)
+    if scheduler is None:
+        return
+    enqueue = scheduler.enqueue_request
+
+    def watched(request: Request) -> bool:
+        taken = enqueue(request)
+        told(request, bool(taken))
+        return taken
+
+    scheduler.enqueue_request = watched  # type: ignore[method-assign]
+
+
 def in_progress(engine: ExecutionEngine) -> int:
     """Requests handed out whose callback has not ended yet (``engine._slot.inprogress``)."""
     return len(engine._slot.inprogress) if engine._slot is not None else 0

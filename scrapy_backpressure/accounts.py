@@ -48,10 +48,26 @@ class Accounts:
         """Fetches of scheduled requests that have ended."""
         self.parked = 0
         self.released = 0
+        self._offered: set[Request] = set()
         self._continuing: Request | None = None
         self._releasing: Request | None = None
         self._ended: WeakSet[Request] = WeakSet()
         self._flushed = False
+
+    def opened(self, queued: int, parked: int) -> None:
+        """The spider is open, and this many requests are in the scheduler and the retry queue.
+
+        Those that other handlers of ``spider_opened`` have given to the engine before are not
+        left from an earlier run.
+        """
+        ledger = self.ledger
+        early = min(queued, ledger.accepted - ledger.dropped.total())
+        lost = ledger.accepted - ledger.dropped.total() - early
+        if lost:
+            ledger.dropped["request_scheduled"] += lost
+        self._offered.clear()
+        self.pending = queued
+        ledger.resumed = queued - early + parked
 
     # -- into the scheduler, or the retry queue ----------------------------
 
@@ -60,6 +76,7 @@ class Accounts:
 
         :raises IgnoreRequest: it is parked; Scrapy drops it without telling anybody.
         """
+        self._extension.gate.passing.discard(request)
         if request is not self._releasing:
             if request is not self._continuing:
                 self.ledger.accepted += 1
@@ -68,7 +85,22 @@ class Accounts:
             if due is not None and due > self._clock.epoch():
                 self._park(request, due, spider)
                 raise IgnoreRequest("parked until it is due")
-        self.pending += 1
+        self._offered.add(request)
+
+    def enqueued(self, request: Request, accepted: bool) -> None:
+        """A request reached the scheduler, which took it or refused it."""
+        self._offered.discard(request)
+        self.pending += accepted
+
+    def settle(self) -> None:
+        """Count what never reached the scheduler.
+
+        OffsiteMiddleware, and whoever else wants to, drops a request at this signal too, and then
+        nobody is told. To be called when no request is on its way.
+        """
+        if self._offered:
+            self.ledger.dropped["request_scheduled"] += len(self._offered)
+            self._offered.clear()
 
     def _park(self, request: Request, due: float, spider: Spider) -> None:
         self._extension.retry_queue.park(request, due, self._admission.slot_key(request))
@@ -100,7 +132,6 @@ class Accounts:
 
     def request_dropped(self) -> None:
         """The scheduler refused a request."""
-        self.pending -= 1
         self.ledger.dropped["dupefilter"] += 1
 
     # -- through the downloader --------------------------------------------
@@ -223,8 +254,8 @@ class Accounts:
         self.ledger.dead[reason] += 1
         stats.inc_value("backpressure/dead_letters")
         stats.inc_value(f"backpressure/dead_letters/{reason}")
+        request = history.as_first_sent(request)
         if error is not None and verdict is None:
-            request = request.copy()
             request.meta[history.HISTORY] = history.with_attempt(
                 request, self.attempt(request, error=error)
             )
@@ -291,7 +322,12 @@ class Accounts:
         aside = self._extension.gate.aside
         while aside:
             self.ledger.accepted += 1
-            yield aside.popleft()[1]
+            key, request = aside.popleft()
+            if self._extension.jobdir:
+                # Should start() yield it in the next run too, the second one is a duplicate.
+                self._extension.retry_queue.park(request, self._clock.epoch(), key)
+            else:
+                yield request
         yield from self._extension.retry_queue.drain()
         for request in _scrapy.drain_memory(self._crawler.engine):
             self.pending -= 1
@@ -299,5 +335,6 @@ class Accounts:
 
     def close(self) -> None:
         """Count what is left for the next run of a JOBDIR."""
+        self.settle()
         if self._extension.jobdir:
             self.ledger.persisted = self.pending + self._extension.retry_queue.persisted

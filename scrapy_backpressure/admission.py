@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from scrapy.utils.defer import maybe_deferred_to_future
 from twisted.internet.defer import Deferred
 
-from scrapy_backpressure import _scrapy
+from scrapy_backpressure import _scrapy, history
 from scrapy_backpressure.clock import Alarm
 from scrapy_backpressure.control.backoff import RetryBudget
 from scrapy_backpressure.control.lane import Lane
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.http import Response
@@ -36,6 +38,8 @@ _MAX_SLOTS = 20_000
 _WINDOW = 20
 _WINDOW_MIN = 10
 _WINDOW_SECONDS = 60.0
+_TURN_LASTS = 0.1
+"""Seconds within which a place that the scheduler took for a request has to be used."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,6 +51,7 @@ class Flight:
     scheduled: bool
     lane: Lane | None = None
     ticket: Ticket | None = None
+    reserved_at: float = 0.0
     sent_at: float | None = None
     verdict: Verdict | None = None
     attempt: dict[str, Any] | None = None
@@ -87,6 +92,8 @@ class Slot:
     next_at: float = 0.0
     used_at: float = 0.0
     waiters: deque[_Waiter] = field(default_factory=deque)
+    unsent: set[Flight] = field(default_factory=set)
+    """Flights of the scheduler that have a place and are still on their way to the site."""
     window: deque[tuple[float, bool]] = field(default_factory=lambda: deque(maxlen=_WINDOW))
 
     @property
@@ -206,9 +213,11 @@ class Admission:
         slot = self.slots.get(key)
         if slot is None:
             return now
-        if slot.waiters:
-            return math.inf
-        ready = min(self.turn_at(slot, lane, now) for lane in slot.lanes.values())
+        lanes: Collection[Lane] = slot.lanes.values()
+        if slot.waiters:  # nothing overtakes them
+            awaited = {waiter.lane for waiter in slot.waiters} if len(lanes) > 1 else lanes
+            lanes = [lane for lane in lanes if lane not in awaited]
+        ready = min((self.turn_at(slot, lane, now) for lane in lanes), default=math.inf)
         if ready > now and self.hopeless(slot, now):
             return now
         return ready
@@ -217,26 +226,45 @@ class Admission:
         """The scheduler hands *request* out: take a place for it."""
         slot = self.slot_of(request, key)
         flight = self.flights[request] = Flight(request, slot, scheduled=True)
+        if history.HISTORY not in request.meta:
+            slot.budget.first_attempt()
         proxy = request.meta.get("proxy")
         lane = slot.lanes.get(proxy)
         if lane is None:
             lane = min(slot.lanes.values(), key=lambda lane: lane.ready_at(now))
-        if self.turn_at(slot, lane, now) > now:
-            flight.hopeless = self.hopeless(slot, now)
-        if flight.hopeless is None:
+        if self.turn_at(slot, lane, now) <= now:
             self._reserve(flight, lane, now)
+        else:  # it was another lane of the slot that is ready: it waits in the middleware
+            flight.hopeless = self.hopeless(slot, now)
 
     def _reserve(self, flight: Flight, lane: Lane, now: float) -> None:
         slot = flight.slot
         flight.lane = lane
         flight.ticket = lane.sent(now)
+        flight.reserved_at = now
         slot.in_flight += 1
+        if flight.scheduled:
+            slot.unsent.add(flight)
         if slot.limits.delay:
             spread = slot.limits.jitter
             factor = 1.0 + self._rng.uniform(-spread, spread) if spread else 1.0
             before, slot.next_at = slot.next_at, now + slot.limits.delay * max(0.0, factor)
             flight.delayed = (before, slot.next_at)
         self._mirror(slot)
+
+    def lost_its_turn(self, flight: Flight, now: float) -> bool:
+        """Whether the place of *flight* was for an earlier time.
+
+        A middleware held it up (for robots.txt, say). Places that were given out one by one
+        would be used in a burst, or although the site has asked for a pause since.
+        """
+        assert flight.lane is not None
+        return now - flight.reserved_at > _TURN_LASTS or flight.lane.paused_until > now
+
+    def departed(self, flight: Flight, now: float) -> None:
+        """*flight* goes to the site now."""
+        flight.sent_at = now
+        flight.slot.unsent.discard(flight)
 
     async def turn(self, flight: Flight, lane: Lane) -> None:
         """Wait until *flight* may go through *lane*, and take a place for it."""
@@ -249,6 +277,10 @@ class Admission:
         slot.waiters.append(waiter)
         self._waiting[slot.key] = slot
         self._serve(slot)
+        while not flight.scheduled and slot.unsent and waiter in slot.waiters:
+            # What has a place and is not sent may wait for this very answer (robots.txt), so it
+            # gives way; it takes its turn again when it comes by.
+            self.release(slot.unsent.pop())
         try:
             await maybe_deferred_to_future(waiter.turn)
         finally:
@@ -257,18 +289,22 @@ class Admission:
 
     def _serve(self, slot: Slot) -> None:
         now = self._clock.now()
-        while slot.waiters:
-            waiter = slot.waiters[0]
+        blocked: set[Lane] = set()
+        while not blocked.issuperset(slot.lanes.values()):
+            if not (waiter := next((w for w in slot.waiters if w.lane not in blocked), None)):
+                break
             at = self.turn_at(slot, waiter.lane, now)
             if at > now and not self.closing and not self.hopeless(slot, now):
                 if at != math.inf:
                     self._alarm.at(at)
-                return
-            slot.waiters.popleft()
+                blocked.add(waiter.lane)
+                continue
+            slot.waiters.remove(waiter)
             if at <= now:
                 self._reserve(waiter.flight, waiter.lane, now)
             waiter.turn.callback(None)
-        self._waiting.pop(slot.key, None)
+        if not slot.waiters:
+            self._waiting.pop(slot.key, None)
 
     async def sleep_until(self, when: float) -> None:
         """Wait until *when*, or until the crawl is closed."""
@@ -321,6 +357,7 @@ class Admission:
     def _free(self, flight: Flight) -> None:
         slot = flight.slot
         flight.ticket = None
+        slot.unsent.discard(flight)
         slot.in_flight -= 1
         self._mirror(slot)
         if slot.waiters:

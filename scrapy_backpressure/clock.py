@@ -6,6 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from scrapy.utils.asyncio import call_later
+from scrapy.utils.defer import maybe_deferred_to_future
+from twisted.internet.defer import Deferred
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +29,26 @@ class Clock:
     def epoch(self) -> float:
         """Epoch seconds, as monotonic as :meth:`now`."""
         return time.monotonic() + self._epoch
+
+
+class Slices:
+    """Lets the event loop have its turn while something long goes on."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._ends = 0.0
+
+    async def breathe(self) -> None:
+        """Give way to the event loop, if the last time lies *seconds* back."""
+        if time.monotonic() < self._ends:
+            return
+        turn: Deferred[None] = Deferred()
+        call = call_later(0, turn.callback, None)
+        try:
+            await maybe_deferred_to_future(turn)
+        finally:
+            call.cancel()
+        self._ends = time.monotonic() + self._seconds
 
 
 class Alarm:

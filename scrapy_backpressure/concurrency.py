@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _PATIENCE = 5.0
 """Seconds for which a request may wait here and hold a place of CONCURRENT_REQUESTS."""
+_PATIENCE_OF_SEVERAL = 0.5
+"""The same, where other lanes of the slot may go on and bring ever more of those that wait."""
 _MARKS = ("dont_cache", "dont_redirect")
 
 
@@ -65,17 +67,23 @@ class ConcurrencyMiddleware:
             await self._admission.sleep_until(self._clock.now() + due - self._clock.epoch())
         slot = self._admission.slot_of(request)
         lane = self._admission.lane_of(slot, request.meta.get("proxy"))
-        if flight.ticket is None or flight.lane is not lane:
+        now = self._clock.now()
+        if (
+            flight.ticket is None
+            or flight.lane is not lane
+            or self._admission.lost_its_turn(flight, now)
+        ):
             self._admission.release(flight)
             flight.slot = slot
-            wait = self._admission.turn_at(slot, lane) - self._clock.now()
-            if flight.scheduled and _PATIENCE < wait < math.inf:
+            wait = self._admission.turn_at(slot, lane, now) - now
+            patience = _PATIENCE if len(slot.lanes) == 1 else _PATIENCE_OF_SEVERAL
+            if flight.scheduled and patience < wait < math.inf:
                 return self._later(request, wait)
             await self._admission.turn(flight, lane)
             if flight.ticket is None:
                 return self._give_back(flight, self._admission.hopeless(slot, self._clock.now()))
         _scrapy.waive_delay(self._crawler.engine.downloader, slot.key, slot.limits.delay)
-        flight.sent_at = self._clock.now()
+        self._admission.departed(flight, self._clock.now())
         return None
 
     def _shorten_robotstxt(self, request: Request) -> None:

@@ -18,7 +18,6 @@ from scrapy.exceptions import NotConfigured
 from scrapy.exporters import CsvItemExporter, XmlItemExporter
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.python import without_none_values
-from scrapy.utils.request import fingerprint
 
 from scrapy_backpressure.signals import request_dead_lettered
 from scrapy_backpressure.storage.codec import JsonRecord, clean_text, iso_time
@@ -117,8 +116,6 @@ class DeadLetter:
         spider = crawler.spider
         history = request.meta.get("backpressure_history") or {}
         record = JsonRecord(secrets)
-        fingerprinter = crawler.request_fingerprinter
-        digest = fingerprinter.fingerprint(request) if fingerprinter else fingerprint(request)
         fields = {
             "url": record.url(request.url, "url"),
             "method": request.method,
@@ -142,7 +139,7 @@ class DeadLetter:
         told = JsonRecord(secrets)  # what is lost of these does not matter to who sends it again
         return cls(
             schema=1,
-            id=digest.hex(),
+            id=crawler.request_fingerprinter.fingerprint(request).hex(),
             spider=spider.name if spider else "",
             time=iso_time(now),
             first_seen=iso_time(history.get("first_seen", now)),
@@ -222,7 +219,7 @@ class DeadLetterExporter(FeedExporter):
         try:
             exporter = cls(cast("Crawler", view))
         except NotConfigured as error:
-            raise _invalid(f"{error or 'see the error logged above'}") from error
+            raise _invalid(str(error) or "see the error logged above") from error
         except Exception as error:
             raise _invalid(f"{type(error).__name__}: {error}") from error
         exporter._before_close = before_close

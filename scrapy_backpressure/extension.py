@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
-from scrapy.exceptions import DontCloseSpider, NotConfigured
+from scrapy.exceptions import CloseSpider, DontCloseSpider, NotConfigured
 from scrapy.utils.asyncio import create_looping_call
 from scrapy.utils.job import job_dir
 from scrapy.utils.misc import build_from_crawler, load_object
@@ -112,8 +112,8 @@ class BackpressureExtension:
         _scrapy.watch_fetches(
             self.crawler.engine.downloader, accounts.fetch_started, accounts.fetch_ended
         )
-        accounts.pending = _scrapy.scheduler_length(self.crawler.engine)
-        accounts.ledger.resumed = accounts.pending + len(self.retry_queue)
+        _scrapy.watch_enqueue(self.crawler.engine, accounts.enqueued)
+        accounts.opened(_scrapy.scheduler_length(self.crawler.engine), len(self.retry_queue))
         warn_about_companions(self)
         self._reporter.opened()
         self._loop = create_looping_call(self._tick)
@@ -124,6 +124,8 @@ class BackpressureExtension:
         due = self.retry_queue.next_due()
         if due is not None and due - self.clock.epoch() <= self.config.max_pause:
             raise DontCloseSpider
+        if self.gate.start_failed:
+            raise CloseSpider("start_error")  # Scrapy's own reason, since 2.18
 
     def spider_closed(self) -> None:
         if self._loop is None:
@@ -142,6 +144,7 @@ class BackpressureExtension:
     def _tick(self) -> None:
         now = self.clock.now()
         self.admission.tick()
+        self.accounts.settle()
         if not self.admission.queues:
             self.accounts.pending = _scrapy.scheduler_length(
                 self.crawler.engine, self.accounts.pending
@@ -151,6 +154,7 @@ class BackpressureExtension:
             high = auto_high(rate, self.config.queue_seconds)
             self.queue_mark.set(high, high // 2)
         self._memory.update()
+        self.gate.passing.clear()  # what is still there has been dropped, and is kept by somebody
         self._watch_retry_queue()
         self.retry_queue.commit()
         self.poke()
@@ -170,7 +174,8 @@ class BackpressureExtension:
     def depth(self) -> int:
         """Open requests: queued, being fetched, or in a callback that is not held back."""
         in_progress = _scrapy.in_progress(self.crawler.engine)
-        return self.accounts.pending + in_progress - self.gate.held
+        queued = self.accounts.pending + len(self.gate.passing)
+        return queued + in_progress - self.gate.held
 
     def poke(self) -> None:
         """Look whether the gate has to be open or closed."""
@@ -186,8 +191,9 @@ class BackpressureExtension:
         self.gate.set(frozenset(reasons))
 
     def nothing_to_do(self) -> bool:
-        """Whether nothing is queued and nothing in flight."""
-        return not self.accounts.pending and not self.crawler.engine.downloader.active
+        """Whether nothing is queued, or about to be, and nothing in flight."""
+        queued = self.accounts.pending or self.gate.passing
+        return not queued and not self.crawler.engine.downloader.active
 
     def _gate_changed(self, reasons: frozenset[str]) -> None:
         stats, now, spider = self.crawler.stats, self.clock.now(), self.crawler.spider

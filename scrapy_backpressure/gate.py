@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from scrapy import Request
+from scrapy.exceptions import CloseSpider
 from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.utils.defer import maybe_deferred_to_future
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 
 from scrapy_backpressure import _scrapy, history
+from scrapy_backpressure.clock import Slices
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from scrapy.crawler import Crawler
     from scrapy.http import Response
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 _ASIDE_MAX = 100
 _HELD_MAX = 100
 _LONG_PAUSE = 5.0
+_SLICE = 0.005
+"""Seconds for which start() may be read before the event loop has its turn."""
 
 
 class Gate:
@@ -40,8 +45,16 @@ class Gate:
         """Callbacks that are being held back."""
         self.start_waits = False
         """Whether ``start()`` is being held back."""
+        self.start_failed = False
+        """Whether ``start()`` raised."""
         self.aside: deque[tuple[str, Request]] = deque()
         """Start requests, with their slots, that wait for their slot to recover."""
+        self.passing: WeakSet[Request] = WeakSet()
+        """Requests of callbacks that have passed and are not in the scheduler yet.
+
+        Scrapy reads up to 2 × CONCURRENT_ITEMS of what a callback yields before it schedules the
+        first. Weak, as a middleware may replace or drop a request on its way.
+        """
 
     @property
     def closed(self) -> bool:
@@ -81,6 +94,7 @@ class StartGateMiddleware:
         self._extension = extension
         self._gate = extension.gate
         self._admission = extension.admission
+        self._slices = Slices(_SLICE)
         self._held_max = extension.crawler.settings.getint("CONCURRENT_REQUESTS") or _HELD_MAX
 
     @classmethod
@@ -102,6 +116,11 @@ class StartGateMiddleware:
         exhausted = False
         try:
             while True:
+                if _scrapy.is_closing(self._extension.crawler.engine):
+                    # Whatever start() has left would be read only to be given up.
+                    if await self._cancelled(gate.wait()):
+                        return
+                    continue
                 recovered = self._recovered()
                 if recovered is not None:
                     yield recovered
@@ -110,14 +129,23 @@ class StartGateMiddleware:
                     return
                 if exhausted or self._start_must_wait():
                     gate.start_waits = True
-                    await gate.wait()
+                    if await self._cancelled(gate.wait()):
+                        return
                     continue
                 gate.start_waits = False
+                # The engine reads on without a pause while it has enough to do.
+                if await self._cancelled(self._slices.breathe()):
+                    return
                 try:
                     item_or_request = await anext(start)
                 except StopAsyncIteration:
                     exhausted = True
                     continue
+                except Exception as error:
+                    gate.start_failed = not isinstance(error, CloseSpider)
+                    while gate.aside:  # it would be lost with this generator
+                        yield gate.aside.popleft()[1]
+                    raise
                 if isinstance(item_or_request, Request):
                     key = self._admission.slot_key(item_or_request)
                     if self._in_trouble(key):
@@ -126,6 +154,16 @@ class StartGateMiddleware:
                 yield item_or_request
         finally:
             gate.start_waits = False
+
+    async def _cancelled(self, wait: Awaitable[None]) -> bool:
+        """Wait; whether the engine is being stopped instead."""
+        try:
+            await wait
+        except CancelledError:
+            # Twisted's, which to the engine would be an error of start(). That of asyncio, which
+            # it expects, passes.
+            return True
+        return False
 
     def _start_must_wait(self) -> bool:
         self._extension.poke()
@@ -181,6 +219,7 @@ class StartGateMiddleware:
                         await gate.wait()
                     finally:
                         gate.held -= 1
+                gate.passing.add(item_or_request)
             yield item_or_request
 
     def _callback_must_wait(self) -> bool:

@@ -1,7 +1,8 @@
 """What is remembered of a request's failed attempts, in its meta.
 
 One meta key, :data:`HISTORY`, holds ``first_seen`` (epoch seconds), ``host``, ``throttled`` (how
-often), ``redrives`` and ``attempts``, a list of dicts with ``time`` (epoch seconds), ``status``
+often), ``redrives``, the request's own ``priority`` and ``dont_filter``, which retries change,
+and ``attempts``, a list of dicts with ``time`` (epoch seconds), ``status``
 or ``exception``, ``outcome``, ``reason``, ``proxy`` and ``latency`` (seconds).
 """
 
@@ -39,11 +40,22 @@ def with_attempt(request: Request, attempt: dict[str, Any]) -> dict[str, Any]:
             "host": urlparse_cached(request).hostname,
             "throttled": 0,
             "redrives": 0,
+            "priority": request.priority,
+            "dont_filter": request.dont_filter,
             "attempts": [],
         }
     throttled = before["throttled"] + (attempt["outcome"] == "throttled")
     attempts = [*before["attempts"], attempt][-KEPT_ATTEMPTS:]
     return {**before, "throttled": throttled, "attempts": attempts}
+
+
+def as_first_sent(request: Request) -> Request:
+    """A copy of the request with the priority and ``dont_filter`` that it had at first."""
+    copy: Request = request.copy()
+    past = history(request) or {}
+    copy.priority = past.get("priority", request.priority)
+    copy.dont_filter = past.get("dont_filter", request.dont_filter)
+    return copy
 
 
 def strip(request: Request) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import sqlite3
 from typing import TYPE_CHECKING
 
 from scrapy_backpressure.clock import Alarm
@@ -72,13 +73,25 @@ class RetryQueue:
 
     def park(self, request: Request, due: float, slot: str) -> None:
         """Keep *request* until *due*."""
-        data = self._encode(request)
-        if data is None:
+        if not self._store(request, due, slot):
             heapq.heappush(self._memory, (due, next(self._order), slot, request))
             self._memory_slots[slot] = self._memory_slots.get(slot, 0) + 1
-        else:
-            self._stored.park(data, due=due, slot=slot)
         self._alarm.at(min(due, self._clock.epoch() + _MAX_SLEEP))
+
+    def _store(self, request: Request, due: float, slot: str) -> bool:
+        data = self._encode(request)
+        if data is None:
+            return False
+        try:
+            self._stored.park(data, due=due, slot=slot)
+        except sqlite3.Error:
+            logger.exception(
+                "Cannot write to the retry queue, so %(request)s stays in memory",
+                {"request": request},
+                extra={"spider": self._spider},
+            )
+            return False
+        return True
 
     def _encode(self, request: Request) -> bytes | None:
         if not self._persistent and not codec.is_plain(request):

@@ -54,7 +54,11 @@ class RetryMiddleware:
         self._clock = extension.clock
         self._rng = random.Random()
         self._max_retry_times = settings.getint("RETRY_TIMES")
-        self._priority_adjust = settings.getint("RETRY_PRIORITY_ADJUST")
+        # Scrapy's default puts retries behind all that is pending, to give the site time. Here
+        # they have served their backoff; last, they would only make a long tail.
+        user_set = (settings.getpriority("RETRY_PRIORITY_ADJUST") or 0) > 0
+        self._priority_adjust = settings.getint("RETRY_PRIORITY_ADJUST") if user_set else 0
+        self._give_up_level = settings.get("RETRY_GIVE_UP_LOG_LEVEL", "ERROR")  # since 2.17
         # Statuses that the user took out of Scrapy's list are not to be retried, whatever a
         # policy makes of them; others, which a policy names, are.
         codes = {int(code) for code in settings.getlist("RETRY_HTTP_CODES")}
@@ -157,7 +161,9 @@ class RetryMiddleware:
         return None
 
     def _log_given_up(self, request: Request, reason: str) -> str:
-        logger.error(
+        level = request.meta.get("give_up_log_level", self._give_up_level)
+        logger.log(
+            logging.getLevelName(level) if isinstance(level, str) else level,
             "Gave up %(request)s: %(reason)s",
             {"request": request, "reason": reason},
             extra={"spider": self._crawler.spider},

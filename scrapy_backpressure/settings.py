@@ -132,7 +132,7 @@ class BackpressureSettings:
         None,
         _optional(_integer(2), "to size it by throughput"),
         "Open requests at which `start()` is paused. None: as many as `QUEUE_SECONDS` of the "
-        "measured throughput need, between 256 and 5000.",
+        "measured throughput need, between 256 and 2000.",
     )
     queue_low: int | None = _setting(
         None,
@@ -253,5 +253,7 @@ class BackpressureSettings:
 
 
 def _nearest(name: str, known: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; known ones: {', '.join(known)}"
+    # Without the prefix, by which all names are alike.
+    words = [other.removeprefix(PREFIX) for other in known]
+    close = difflib.get_close_matches(name.removeprefix(PREFIX), words, n=1, cutoff=0.5)
+    return f"; did you mean {PREFIX}{close[0]}?" if close else f"; known ones: {', '.join(known)}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 AUTO_HIGH_MIN = 256
 """Enough for the first seconds of any crawl, while no throughput is measured."""
-AUTO_HIGH_MAX = 5000
-"""A pending request takes about 1.1 KB: at most 5.5 MB wait in memory."""
+AUTO_HIGH_MAX = 2000
+"""A pending request takes about 1.1 KB: at most 2.2 MB wait in memory."""
 
 
 class Watermark:

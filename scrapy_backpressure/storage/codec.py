@@ -108,7 +108,7 @@ def is_plain(request: Request) -> bool:
     return all(_is_immutable(value) for value in request.cb_kwargs.values()) and all(
         _is_immutable(value)
         for key, value in request.meta.items()
-        if not (isinstance(key, str) and (key in _SCRAPY_LISTS or key.startswith("backpressure_")))
+        if key not in _SCRAPY_LISTS and not str(key).startswith("backpressure_")
     )
 
 

@@ -1,0 +1,237 @@
+"""What sites see of the lanes: how many requests at once, how fast, and when they pause.
+
+A crawl costs a second to start, so most of them ask many hosts, each of another temper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.crawl.audit import assert_sound
+from tests.crawl.conftest import REACTORS, CrawlResult
+from tests.site import Site
+
+Sites = Callable[..., Site]
+Crawls = Callable[..., CrawlResult]
+
+PAGES = """
+class Pages(Spider):
+    name = "pages"
+
+    async def start(self):
+        for url in self.urls:
+            yield Request(url)
+
+    def parse(self, response):
+        slot = self.crawler.engine.downloader.slots[response.meta["download_slot"]]
+        host = response.meta["download_slot"]
+        yield {"url": response.url, "host": host, "concurrency": slot.concurrency}
+"""
+
+
+class Hosts:
+    """A site of several hosts that have names here and loopback addresses there."""
+
+    def __init__(self, site: Sites, **rules: Mapping[str, Any]) -> None:
+        self.address = {name: f"127.0.0.{n}" for n, name in enumerate(rules, start=2)}
+        self.site = site({"hosts": {self.address[name]: rule for name, rule in rules.items()}})
+
+    def urls(self, **counts: int) -> list[str]:
+        """That many pages of each host, in turn."""
+        pages = sorted((n, name) for name, count in counts.items() for n in range(count))
+        return [self.site.url(f"/page/{n}", host=self.address[name]) for n, name in pages]
+
+    def stats(self, name: str) -> dict[str, Any]:
+        return self.site.host(self.address[name])
+
+    def hits(self, name: str) -> list[tuple[float, str]]:
+        """When each request arrived, and how the host took it."""
+        return [(second, kind) for second, _, kind in self.stats(name)["requests"]]
+
+    def times(self, name: str) -> list[float]:
+        return [second for second, _ in self.hits(name)]
+
+    def gaps(self, name: str) -> list[float]:
+        return [later - earlier for earlier, later in pairwise(self.times(name))]
+
+    def rate(self, name: str, start: float, end: float) -> float:
+        """Requests a second from second *start* to *end*."""
+        return sum(start <= time < end for time in self.times(name)) / (end - start)
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def test_what_the_user_allows_is_the_ceiling(site: Sites, crawl: Crawls) -> None:
+    refused_once = {"match": "/page/3", "times": 1, "status": 429}
+    hosts = Hosts(
+        site,
+        busy={"latency": 0.05},
+        narrow={"latency": 0.05},
+        slow={"latency": 1.0},
+        spaced={"latency": 0.02},
+        refusing={
+            "latency": 0.02,
+            "faults": [{**refused_once, "headers": {"Retry-After": "0.6"}}],
+        },
+    )
+    undelayed = {"delay": 0}
+    settings = {
+        "CONCURRENT_REQUESTS": 64,
+        "CONCURRENT_REQUESTS_PER_DOMAIN": 4,
+        "DOWNLOAD_DELAY": 0.1,
+        "DOWNLOAD_SLOTS": {
+            hosts.address["busy"]: undelayed,
+            hosts.address["narrow"]: {**undelayed, "concurrency": 2},
+            hosts.address["slow"]: undelayed,
+        },
+        "BACKPRESSURE_START_CONCURRENCY": 3,
+    }
+    urls = hosts.urls(busy=80, narrow=30, slow=5, spaced=26, refusing=20)
+    assert_sound(crawl(PAGES, settings, args={"urls": urls}))
+    first = hosts.times("slow")[0]
+    after_pause = hosts.gaps("refusing")[5:]
+    assert {
+        "most at once, CONCURRENT_REQUESTS_PER_DOMAIN": hosts.stats("busy")["peak"],
+        "most at once, DOWNLOAD_SLOTS": hosts.stats("narrow")["peak"],
+        "at once to begin with": sum(time < first + 0.8 for time in hosts.times("slow")),
+        "delay": mean(hosts.gaps("spaced")),
+        "least gap after a pause is a delay": min(after_pause) > 0.04,
+        "delay after a pause": mean(after_pause),
+    } == {
+        "most at once, CONCURRENT_REQUESTS_PER_DOMAIN": 4,
+        "most at once, DOWNLOAD_SLOTS": 2,
+        "at once to begin with": 3,
+        "delay": pytest.approx(0.1, rel=0.25),
+        "least gap after a pause is a delay": True,
+        "delay after a pause": pytest.approx(0.1, rel=0.25),
+    }
+
+
+def test_each_host_is_heeded_in_its_own_way(site: Sites, crawl: Crawls) -> None:
+    once = {"match": "/page/0", "times": 1, "status": 429}
+    hosts = Hosts(
+        site,
+        calm={"latency": 0.1},
+        silent={"latency": 0.02, "faults": [{**once, "times": 2}]},
+        zero={"latency": 0.02, "faults": [{**once, "headers": {"Retry-After": "0"}}]},
+        negative={"latency": 0.02, "faults": [{**once, "headers": {"Retry-After": "-5"}}]},
+        burst={
+            "latency": 0.1,
+            # Slow refusals: all eight are under way before the first is known.
+            "faults": [{"per": "host", "times": 8, "from": 1.0, "status": 429, "latency": 0.4}],
+        },
+        banning={"latency": 0.1, "max_at_once": 2, "ban": 1, "retry_after": "auto"},
+        captchas={
+            "latency": 0.2,
+            "faults": [{"per": "host", "times": 5, "challenge": True}],
+        },
+        hasty={
+            "latency": 0.1,
+            "faults": [{"from": 1.2, "until": 2.6, "status": 429, "latency": 0.005}],
+        },
+    )
+    settings = {
+        "CONCURRENT_REQUESTS": 200,
+        "DOWNLOAD_SLOTS": {hosts.address["calm"]: {"concurrency": 2, "delay": 0}},
+        "BACKPRESSURE_START_CONCURRENCY": 8,
+        "BACKPRESSURE_BACKOFF_BASE": 0.2,
+    }
+    counts = {"silent": 1, "zero": 1, "negative": 1, "banning": 12, "captchas": 10}
+    urls = hosts.urls(calm=60, burst=100, hasty=120, **counts)
+    result = crawl(PAGES, settings, args={"urls": urls})
+    assert_sound(result)
+    assert len(result.items) == len(urls)
+    silent = hosts.gaps("silent")
+    captchas = hosts.hits("captchas")
+    captchas_end = 0.2 + max(time for time, kind in captchas if kind == "challenged")
+    burst = [i["concurrency"] for i in result.items if i["host"] == hosts.address["burst"]]
+    calm = hosts.rate("calm", 0.3, 1.0)
+    assert {
+        "silence: gaps grow": silent[1] > silent[0],
+        "zero: backed off": hosts.gaps("zero")[0] >= 0.02,
+        "negative: backed off": hosts.gaps("negative")[0] >= 0.02,
+        "eight refusals: one step down": 5 <= min(burst) < 8,
+        "ban: refused": hosts.stats("banning")["refused"] > 0,
+        "ban: early hits": hosts.stats("banning")["early"],
+        "captchas: one pause": min(t for t, _ in captchas if t > captchas_end) - captchas_end < 2,
+        "quick refusals: slower": hosts.rate("hasty", 1.4, 2.6) < hosts.rate("hasty", 0, 1) / 3,
+        # In whole requests, so one more or less says nothing.
+        "another host: unharmed": 1.5 * hosts.rate("calm", 1.3, 2.8) >= 0.9 * 1.5 * calm - 1,
+    } == {
+        "silence: gaps grow": True,
+        "zero: backed off": True,
+        "negative: backed off": True,
+        "eight refusals: one step down": True,
+        "ban: refused": True,
+        "ban: early hits": 0,
+        "captchas: one pause": True,
+        "quick refusals: slower": True,
+        "another host: unharmed": True,
+    }
+
+
+@pytest.mark.parametrize("reactor", REACTORS)
+def test_a_retry_after_holds_for_the_page_and_for_its_siblings(
+    site: Sites, crawl: Crawls, reactor: str
+) -> None:
+    refused_once = {"times": 1, "status": 429, "headers": {"Retry-After": "1"}}
+    hosts = Hosts(
+        site,
+        alone={"faults": [{**refused_once, "match": "/page/0"}]},
+        siblings={"latency": 0.1, "faults": [{**refused_once, "match": "/page/5"}]},
+    )
+    settings = {"BACKPRESSURE_BACKOFF_BASE": 0.1}
+    urls = hosts.urls(alone=1, siblings=20)
+    assert_sound(crawl(PAGES, settings, args={"urls": urls}, reactor=reactor))
+    assert 1.0 <= hosts.gaps("alone")[0] < 2.5
+    assert hosts.stats("siblings")["early"] == 0
+
+
+def test_refusals_do_not_cut_below_min_concurrency(site: Sites, crawl: Crawls) -> None:
+    hosts = Hosts(site, tight={"latency": 0.05, "max_at_once": 1})
+    settings = {"BACKPRESSURE_MIN_CONCURRENCY": 3, "BACKPRESSURE_BACKOFF_BASE": 0.2}
+    result = crawl(PAGES, settings, args={"urls": hosts.urls(tight=12)})
+    assert_sound(result)
+    assert min(item["concurrency"] for item in result.items) == 3
+
+
+def test_slots_and_proxies_of_the_user_pause_apart(site: Sites, crawl: Crawls) -> None:
+    # The site answers requests in the absolute form, so that it can stand for both proxies.
+    fault = {"match": "/page/0", "times": 1, "status": 429, "headers": {"Retry-After": "2"}}
+    rule = {"latency": 0.05, "faults": [fault]}
+    where = site({"hosts": {"shop.test": rule, "127.0.0.2": rule, "127.0.0.3": {}}})
+    source = """
+    import asyncio
+
+    class Apart(Spider):
+        name = "apart"
+
+        async def start(self):
+            for n in range(20):
+                # Pages 0 and 1 go the way on which 0 is refused, the others the other way.
+                way = int(n > 1)
+                yield Request(f"{self.direct}/page/{n}", meta={"download_slot": f"slot {way}"})
+                yield Request(f"http://shop.test/page/{n}", meta={"proxy": self.proxies[way]})
+                if n == 0:
+                    await asyncio.sleep(0.5)
+
+        def parse(self, response):
+            yield {"proxy": "proxy" in response.meta, "page": int(response.url.split("/")[-1])}
+    """
+    args = {
+        "direct": where.url(host="127.0.0.2").rstrip("/"),
+        "proxies": [where.url(host="127.0.0.2"), where.url(host="127.0.0.3")],
+    }
+    result = crawl(source, {"CONCURRENT_REQUESTS_PER_DOMAIN": 2}, args=args)
+    assert_sound(result)
+    last = {
+        proxy: sorted([item["page"] for item in result.items if item["proxy"] is proxy][18:])
+        for proxy in (False, True)
+    }
+    assert last == {False: [0, 1], True: [0, 1]}

@@ -1,0 +1,137 @@
+"""SlotAwarePriorityQueue: which request goes next, over slots and within one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.crawl.audit import assert_sound
+from tests.crawl.conftest import CrawlResult
+from tests.site import Site
+
+Sites = Callable[..., Site]
+Crawls = Callable[..., CrawlResult]
+
+STOCK = {"ADDONS": None}
+FIRST, SECOND = "127.0.0.2", "127.0.0.3"
+
+
+def test_slots_take_turns_however_long_their_queues_are(site: Sites, crawl: Crawls) -> None:
+    where = site({"hosts": {FIRST: {}, SECOND: {}}})
+    source = """
+    class Broad(Spider):
+        name = "broad"
+        left = 10
+
+        async def start(self):
+            for number in range(100):
+                yield Request(f"{self.first}/page/{number}", cb_kwargs={"second": False})
+            for number in range(10):
+                yield Request(f"{self.second}/page/{number}", cb_kwargs={"second": True})
+
+        def parse(self, response, second):
+            self.left -= second
+            if not self.left:
+                raise scrapy.exceptions.CloseSpider("the second site is done")
+    """
+    result = crawl(
+        source,
+        {"CONCURRENT_REQUESTS": 8, "DOWNLOAD_DELAY": 0.1},
+        args={"first": where.url("", host=FIRST), "second": where.url("", host=SECOND)},
+    )
+    assert_sound(result)
+    assert result.reason == "the second site is done"
+    assert where.host(FIRST)["hits"] < 30
+
+
+def test_slot_that_pauses_holds_no_place_of_concurrent_requests(
+    site: Sites, crawl: Crawls
+) -> None:
+    where = site(
+        {
+            "hosts": {
+                FIRST: {"faults": [{"until": 1, "status": 429, "headers": {"Retry-After": 2}}]},
+                SECOND: {"latency": 0.05},
+            }
+        }
+    )
+    source = """
+    class Paused(Spider):
+        name = "paused"
+
+        async def start(self):
+            for number in range(20):
+                yield Request(f"{self.first}/page/{number}")
+            for number in range(40):
+                yield Request(f"{self.second}/page/{number}")
+
+        def parse(self, response):
+            pass
+    """
+    result = crawl(
+        source,
+        {"CONCURRENT_REQUESTS": 4},
+        args={"first": where.url("", host=FIRST), "second": where.url("", host=SECOND)},
+    )
+    assert_sound(result)
+    assert where.stats()["pages"] == 60
+    assert max(second for second, _, _ in where.host(SECOND)["requests"]) < 1.9
+
+
+def test_order_within_a_slot_is_that_of_scrapy(site: Sites, crawl: Crawls) -> None:
+    source = """
+    class Order(Spider):
+        name = "order"
+
+        async def start(self):
+            for number in range(6):
+                yield Request(f"{self.base}/page/{number}", priority=number % 3)
+
+        def parse(self, response):
+            number = int(response.url.rpartition("/")[2])
+            yield {"number": number}
+            if number < 6:
+                for child in range(10, 13):
+                    yield Request(
+                        f"{self.base}/page/{number}{child}",
+                        priority=-(child % 2),
+                        callback=self.parse,
+                    )
+    """
+    orders = []
+    for own in ({}, STOCK):
+        where = site()
+        settings = {"CONCURRENT_REQUESTS": 1, "BACKPRESSURE_GATE_CALLBACKS": False, **own}
+        result = crawl(source, settings, args={"base": where.url("")})
+        orders.append([item["number"] for item in result.items])
+    assert orders[0] == orders[1]
+    assert len(orders[0]) == 24
+
+
+def test_crawl_that_was_stopped_without_the_add_on_goes_on_with_it(
+    site: Sites, crawl: Crawls
+) -> None:
+    where = site(latency=0.05)
+    source = """
+    class Pages(Spider):
+        name = "pages"
+
+        async def start(self):
+            if not self.state.get("read"):
+                self.state["read"] = True
+                for number in range(20):
+                    yield Request(f"{self.base}/page/{number}")
+
+        def parse(self, response):
+            yield {"url": response.url}
+    """
+    args = {"base": where.url("")}
+    first = crawl(
+        source,
+        {**STOCK, "JOBDIR": "job", "CONCURRENT_REQUESTS": 4, "DOWNLOAD_DELAY": 0.1},
+        args=args,
+        sigint_after=lambda: where.stats()["served"] >= 5,
+    )
+    second = crawl(source, {"JOBDIR": "job"}, args=args)
+    assert_sound(second)
+    assert second.stat("backpressure/audit/resumed") == len(second.items) > 0
+    assert len(first.items) + len(second.items) == 20

@@ -1,0 +1,92 @@
+"""What is remembered of failed attempts, and whose they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scrapy import Request
+
+from scrapy_backpressure.history import (
+    DUE,
+    HISTORY,
+    KEPT_ATTEMPTS,
+    history,
+    strip,
+    with_attempt,
+)
+
+URL = "http://site.example/page"
+
+
+def attempt(number: int = 0, outcome: str = "failed") -> dict[str, Any]:
+    return {"time": 1000.0 + number, "status": 503, "outcome": outcome, "reason": "503"}
+
+
+def after(request: Request, *attempts: dict[str, Any]) -> Request:
+    for each in attempts:
+        request = request.replace(meta={**request.meta, HISTORY: with_attempt(request, each)})
+    return request
+
+
+def test_fresh_request_has_no_history() -> None:
+    assert history(Request(URL)) is None
+
+
+def test_first_attempt_says_when_the_request_was_first_seen() -> None:
+    request = after(Request(URL), attempt(1), attempt(2))
+    found = history(request)
+    assert found is not None
+    assert found["first_seen"] == 1001.0
+    assert [each["time"] for each in found["attempts"]] == [1001.0, 1002.0]
+
+
+def test_only_throttled_attempts_are_counted_as_such() -> None:
+    request = after(Request(URL), attempt(), attempt(1, "throttled"), attempt(2, "throttled"))
+    assert request.meta[HISTORY]["throttled"] == 2
+
+
+def test_oldest_attempts_are_forgotten_but_stay_counted() -> None:
+    throttled = [attempt(number, "throttled") for number in range(KEPT_ATTEMPTS + 5)]
+    found = after(Request(URL), *throttled).meta[HISTORY]
+    assert len(found["attempts"]) == KEPT_ATTEMPTS
+    assert found["attempts"][-1] == throttled[-1]
+    assert found["throttled"] == KEPT_ATTEMPTS + 5
+    assert found["first_seen"] == 1000.0
+
+
+def test_taking_note_of_an_attempt_leaves_the_request_as_it_is() -> None:
+    request = after(Request(URL), attempt())
+    with_attempt(request, attempt(1))
+    assert len(request.meta[HISTORY]["attempts"]) == 1
+
+
+def test_history_of_another_host_is_not_the_requests_own() -> None:
+    request = after(Request(URL), attempt()).replace(url="http://other.example/page")
+    assert history(request) is None
+    assert len(with_attempt(request, attempt(1))["attempts"]) == 1
+
+
+def test_history_stays_on_a_redirect_within_the_host() -> None:
+    request = after(Request(URL), attempt()).replace(url="https://site.example/login")
+    assert history(request) is not None
+
+
+def test_redrives_are_kept() -> None:
+    past = {**with_attempt(Request(URL), attempt()), "redrives": 2}
+    request = Request(URL, meta={HISTORY: past})
+    assert with_attempt(request, attempt(1))["redrives"] == 2
+
+
+@pytest.mark.parametrize("key", [HISTORY, DUE, "backpressure_anything"])
+def test_strip_removes_our_keys(key: str) -> None:
+    request = Request(URL, meta={key: 1, "own": 2})
+    strip(request)
+    assert request.meta == {"own": 2}
+
+
+def test_strip_copes_with_keys_that_are_no_text() -> None:
+    meta: Any = {1: 2}
+    request = Request(URL, meta=meta)
+    strip(request)
+    assert dict(request.meta) == meta

@@ -1,0 +1,70 @@
+"""The memory row: a million start requests, and what stock Scrapy does with a thousand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.profiles import OURS_SETTINGS, QUICK, STOCK_MANY_SETTINGS, Host
+from benchmarks.running import crawl
+
+MANY = 1_000_000
+FEW = 1_000
+_MEGABYTE = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class MemoryLine:
+    """One crawl: peak resident memory in bytes, pages the site served, CPU seconds a page."""
+
+    title: str
+    pages: int
+    peak_rss: int
+    cpu_per_page: float
+    missing: int | None
+
+    def __str__(self) -> str:
+        return (
+            f"  {self.title:<44} {self.pages:>7} pages {self.peak_rss / _MEGABYTE:>7.0f} MB"
+            f" {1000 * self.cpu_per_page:>6.1f} ms CPU a page"
+        )
+
+
+def seconds(*, quick: bool) -> float:
+    """CLOSESPIDER_TIMEOUT of the row's crawls."""
+    return 60.0 / (QUICK if quick else 1)
+
+
+def _line(
+    title: str,
+    requests: int,
+    settings: Mapping[str, Any],
+    limit: float,
+    args: Mapping[str, Any] | None = None,
+) -> MemoryLine:
+    host = Host("127.0.0.1", requests, {"latency": 0.1})
+    result = crawl([host], settings, seconds=limit, args=args, detail=False)
+    pages = result.site["pages"]
+    return MemoryLine(
+        title,
+        pages,
+        result.peak_rss,
+        result.cpu / max(1, pages),
+        result.stats.get("backpressure/audit/missing"),
+    )
+
+
+def measure_memory(*, quick: bool) -> tuple[MemoryLine, MemoryLine, MemoryLine]:
+    """Crawl an unlimited site: ours with many, ours with few, stock with few waiting."""
+    limit = seconds(quick=quick)
+    few = _line(f"ours, {FEW} start requests", FEW, OURS_SETTINGS, limit)
+    many = _line(f"ours, {MANY} start requests", MANY, OURS_SETTINGS, limit)
+    stock = _line(
+        f"stock, never more than {FEW} waiting",
+        MANY,
+        STOCK_MANY_SETTINGS,
+        limit,
+        {"waiting": FEW},
+    )
+    return few, many, stock

@@ -16,195 +16,37 @@ import json
 import math
 import random
 import statistics
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # when run as a file
+
+from benchmarks.model_sites import (
+    CEILING,
+    LATENCY,
+    NETWORK,
+    Answer,
+    AtOnce,
+    BareAtOnce,
+    BareBucket,
+    BlackHole,
+    Bucket,
+    Flaky,
+    Queueing,
+    Schedule,
+    Site,
+    Window,
+)
 from scrapy_backpressure.control.lane import Lane, Ticket
-from scrapy_backpressure.control.outcome import Outcome, Quota, Verdict
+from scrapy_backpressure.control.outcome import Outcome, Verdict
 
-CEILING = 64
-LATENCY = 0.1
-REFUSAL = 0.02  # seconds a site takes to refuse
-NETWORK = 0.005  # seconds each way, give or take a fifth
 LATENESS = 0.002
 TIMEOUT = 15.0
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a site does with a request: after how long, and what it says."""
-
-    after: float
-    outcome: Outcome = Outcome.ACCEPTED
-    pause: float | None = None
-    quota: Quota | None = None
-
-
-class Site:
-    """A site that takes everything in LATENCY seconds, give or take a tenth."""
-
-    refusal = Outcome.THROTTLED
-    retry_after: float | None = None
-
-    def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
-
-    def capacity(self, now: float) -> float:
-        """Pages per second that a perfect client would get at this time."""
-        return CEILING / LATENCY
-
-    credit = 0.0  # pages that come at once at the very start
-
-    def answer(self, now: float) -> Answer:
-        return Answer(self.latency())
-
-    def latency(self) -> float:
-        return LATENCY * self.rng.uniform(0.9, 1.1) - 2 * NETWORK
-
-    def refuse(self) -> Answer:
-        return Answer(REFUSAL * self.rng.uniform(0.5, 1.5), self.refusal, self.retry_after)
-
-
-Schedule = list[tuple[float, float]]
-
-
-def value_at(schedule: Schedule, now: float) -> float:
-    return [value for start, value in schedule if start <= now][-1]
-
-
-class AtOnce(Site):
-    """Serves n at once and refuses the rest."""
-
-    def __init__(self, rng: random.Random, schedule: Schedule, retry_after: float | None = None):
-        super().__init__(rng)
-        self.schedule = schedule
-        self.retry_after = retry_after
-        self.ends: list[float] = []
-
-    def capacity(self, now: float) -> float:
-        return min(CEILING, value_at(self.schedule, now)) / LATENCY
-
-    def answer(self, now: float) -> Answer:
-        while self.ends and self.ends[0] <= now:
-            heapq.heappop(self.ends)
-        if len(self.ends) >= value_at(self.schedule, now):
-            return self.refuse()
-        latency = self.latency()
-        heapq.heappush(self.ends, now + latency)
-        return Answer(latency)
-
-
-class Bucket(Site):
-    """A token bucket; with ``ban``, a refusal bans for that long, and every hit restarts it."""
-
-    def __init__(
-        self, rng: random.Random, schedule: Schedule, burst: float, ban: float | None = None
-    ) -> None:
-        super().__init__(rng)
-        self.schedule = schedule
-        self.burst = burst
-        self.credit = burst - 1
-        self.ban = self.retry_after = ban
-        self.banned_until = 0.0
-        self.tokens = burst
-        self.at = 0.0
-
-    def capacity(self, now: float) -> float:
-        return value_at(self.schedule, now)
-
-    def answer(self, now: float) -> Answer:
-        rate = value_at(self.schedule, now)
-        self.tokens = min(self.burst, self.tokens + rate * (now - self.at))
-        self.at = now
-        if now < self.banned_until or self.tokens < 1:
-            if self.ban:
-                self.banned_until = now + self.ban
-            return self.refuse()
-        self.tokens -= 1
-        return Answer(self.latency())
-
-
-class Window(Site):
-    """60 requests in each 60 s, counted from the first."""
-
-    limit, length = 60, 60.0
-
-    def __init__(self, rng: random.Random, *, headers: bool) -> None:
-        super().__init__(rng)
-        self.headers = headers
-        self.start = -math.inf
-        self.used = 0
-        self.credit = self.limit - 1
-
-    def capacity(self, now: float) -> float:
-        return self.limit / self.length
-
-    def answer(self, now: float) -> Answer:
-        if now >= self.start + self.length:
-            self.start, self.used = now, 0
-        quota = None
-        granted = self.used < self.limit
-        self.used += granted
-        if self.headers:
-            left = self.start + self.length - now
-            quota = Quota(self.limit, self.limit - self.used, math.ceil(left), self.length)
-        if granted:
-            return Answer(self.latency(), quota=quota)
-        return Answer(REFUSAL, Outcome.THROTTLED, None, quota)
-
-
-class Queueing(Site):
-    """Five workers and an endless queue: never refuses, only gets slower."""
-
-    workers = 5
-
-    def __init__(self, rng: random.Random) -> None:
-        super().__init__(rng)
-        self.free = [0.0] * self.workers
-
-    def capacity(self, now: float) -> float:
-        return self.workers / (LATENCY - 2 * NETWORK)
-
-    def answer(self, now: float) -> Answer:
-        end = max(now, heapq.heappop(self.free)) + self.latency()
-        heapq.heappush(self.free, end)
-        return Answer(end - now)
-
-
-class Flaky(Site):
-    """Unlimited, but one answer in twenty is a 503."""
-
-    def capacity(self, now: float) -> float:
-        return CEILING / LATENCY * 0.95
-
-    def answer(self, now: float) -> Answer:
-        failed = self.rng.random() < 0.05
-        return Answer(self.latency(), Outcome.FAILED if failed else Outcome.ACCEPTED)
-
-
-class BareAtOnce(AtOnce):
-    """Tells its limit with a bare 503."""
-
-    refusal = Outcome.FAILED
-
-
-class BareBucket(Bucket):
-    """Tells its limit with a bare 503."""
-
-    refusal = Outcome.FAILED
-
-
-class BlackHole(AtOnce):
-    """Ten at once; nothing that arrives in seconds 10 to 20 is ever answered."""
-
-    def capacity(self, now: float) -> float:
-        return 0.0 if 10 <= now < 20 else super().capacity(now)
-
-    def answer(self, now: float) -> Answer:
-        if 10 <= now < 20:
-            return Answer(math.inf)
-        return super().answer(now)
 
 
 @dataclass(frozen=True)
@@ -226,21 +68,30 @@ def _profiles() -> Iterator[tuple[str, Profile]]:
         return lambda rng: Bucket(rng, [(0, rate)], burst, ban)
 
     for n in (1, 4, 10, 20, 100):
-        yield f"at-once-{n}", Profile(at_once(n), seconds=300 if n < 20 else 60)
-    for rate, burst in ((0.5, 1), (2, 1), (2, 2), (10, 1), (10, 10), (40, 10), (100, 1), (100, 100)):
-        seconds = 2400 if rate < 1 else 900 if rate < 10 else 240 if rate < 100 else 100
+        yield f"at-once-{n}", Profile(at_once(n), seconds=20 if n > 20 else 60 if n > 10 else 100)
+    for rate, burst in (
+        (0.5, 1),
+        (2, 1),
+        (2, 2),
+        (10, 1),
+        (10, 10),
+        (40, 10),
+        (100, 1),
+        (100, 100),
+    ):
+        seconds = 2400 if rate < 1 else 900 if rate < 10 else 180 if rate < 40 else 60
         yield f"bucket-{rate:g}-burst-{burst}", Profile(bucket(rate, burst), seconds=seconds)
     yield "window-60", Profile(lambda rng: Window(rng, headers=False), seconds=1800)
     yield "window-60-headers", Profile(lambda rng: Window(rng, headers=True), seconds=1800)
-    yield "at-once-8-retry-after-2", Profile(at_once(8, retry_after=2.0), seconds=300)
-    yield "ban-3s-20-burst-1", Profile(bucket(20, 1, 3.0), seconds=600)
-    yield "ban-3s-20-burst-20", Profile(bucket(20, 20, 3.0), seconds=600)
+    yield "at-once-8-retry-after-2", Profile(at_once(8, retry_after=2.0), seconds=150)
+    yield "ban-3s-20-burst-1", Profile(bucket(20, 1, 3.0), seconds=300)
+    yield "ban-3s-20-burst-20", Profile(bucket(20, 20, 3.0), seconds=300)
     steps: Schedule = [(0, 10), (40, 3), (80, 14)]
     yield "steps-10-3-14", Profile(lambda rng: AtOnce(rng, steps), seconds=120)
     rates: Schedule = [(0, 20), (60, 5), (120, 40)]
     yield "steps-20-5-40", Profile(lambda rng: Bucket(rng, rates, 5), seconds=180)
-    yield "queueing-5", Profile(Queueing)
-    yield "flaky-5%", Profile(Flaky, seconds=60)
+    yield "queueing-5", Profile(Queueing, seconds=60)
+    yield "flaky-5%", Profile(Flaky, seconds=20)
     yield "bare-503-at-once-8", Profile(lambda rng: BareAtOnce(rng, [(0, 8)]))
     yield "bare-503-bucket-10", Profile(lambda rng: BareBucket(rng, [(0, 10)], 10), seconds=240)
     yield "black-hole-10s", Profile(lambda rng: BlackHole(rng, [(0, 10)]), seconds=120)
@@ -265,6 +116,7 @@ class Result:
     refused_late: float
     early: int
     seconds_to_90: float
+    latency: float
     served: int
     lost: int
 
@@ -285,6 +137,7 @@ class Run:
         self.retries: deque[int] = deque()
         self.accepted: list[float] = []
         self.answers: list[tuple[float, bool]] = []
+        self.latencies: list[float] = []
         self.asked_until = 0.0
         self.early = 0
         self.poll_at = math.inf
@@ -302,6 +155,8 @@ class Run:
             if now > self.end or len(self.accepted) == self.profile.pages:
                 break
             if kind == "poll":
+                if what != self.poll_at:  # an earlier one was asked for meanwhile
+                    continue
                 self.poll_at = math.inf
             elif kind == "retry":
                 self.retries.append(what)  # type: ignore[arg-type]
@@ -318,7 +173,7 @@ class Run:
             if ready > now:
                 if ready < self.poll_at:
                     self.poll_at = ready
-                    self.push(ready + self.rng.uniform(0, LATENESS), "poll", None)
+                    self.push(ready + self.rng.uniform(0, LATENESS), "poll", ready)
                 return
             if self.retries:
                 tries = self.retries.popleft()
@@ -346,9 +201,11 @@ class Run:
         self.lane.finished(ticket, now, verdict, latency=now - sent_at)
         self.answers.append((now, answer.outcome.is_bad))
         if self.trace and answer.outcome.is_bad:
-            print(f"{now:9.3f} {answer.outcome.value} load={ticket.load} tries={tries} {self.state()}")
+            word = answer.outcome.value
+            print(f"{now:9.3f} {word} load={ticket.load} tries={tries} {self.state()}")
         if not answer.outcome.is_bad:
             self.accepted.append(now)
+            self.latencies.append(now - sent_at)
             return
         if answer.pause is not None:
             self.asked_until = max(self.asked_until, now + answer.pause)
@@ -365,10 +222,8 @@ class Run:
 
     def oracle(self, until: float) -> float:
         """Pages that a perfect client would have by ``until``."""
-        step = 0.05
-        steps = int(until / step)
-        pages = sum(self.site.capacity(i * step) for i in range(steps)) * step
-        pages += self.site.capacity(until) * (until - steps * step)
+        edges = [0.0, *(at for at in self.site.changes if 0 < at < until), until]
+        pages = sum(self.site.capacity(a) * (b - a) for a, b in pairwise(edges))
         if isinstance(self.site, Window):
             return self.site.limit * math.ceil(until / self.site.length)
         return pages + self.site.credit
@@ -412,23 +267,34 @@ class Run:
             refused_late=sum(late) / len(late) if late else 0.0,
             early=self.early,
             seconds_to_90=self.seconds_to_90(),
+            latency=statistics.median(self.latencies[len(self.latencies) // 2 :]),
             served=served,
             lost=0 if pages is None else pages - served,
         )
 
 
 def median(results: list[Result]) -> Result:
+    """Medians of several runs of one profile; the worst of what must be zero."""
+
     def middle(field: str) -> float:
-        return statistics.median(getattr(result, field) for result in results)
+        return float(statistics.median(getattr(result, field) for result in results))
 
     return Result(
-        results[0].profile,
-        *(middle(f) for f in ("goodput", "refused", "refused_late")),
-        max(result.early for result in results),
-        middle("seconds_to_90"),
-        int(middle("served")),
-        max(result.lost for result in results),
+        profile=results[0].profile,
+        goodput=middle("goodput"),
+        refused=middle("refused"),
+        refused_late=middle("refused_late"),
+        early=max(result.early for result in results),
+        seconds_to_90=middle("seconds_to_90"),
+        latency=middle("latency"),
+        served=int(middle("served")),
+        lost=max(result.lost for result in results),
     )
+
+
+def finite(row: dict[str, Any]) -> dict[str, Any]:
+    """JSON knows no infinity: never reached is null."""
+    return {key: None if value == math.inf else value for key, value in row.items()}
 
 
 def main() -> None:
@@ -442,7 +308,7 @@ def main() -> None:
     if not args.json:
         print(
             f"{'profile':30} {'goodput':>8} {'refused':>8} {'2nd half':>8} {'early':>5} "
-            f"{'to 90 %':>8} {'served':>7} {'lost':>4}"
+            f"{'to 90 %':>8} {'latency':>7} {'served':>7} {'lost':>4}"
         )
     for name, profile in _profiles():
         if args.profile and not any(part in name for part in args.profile):
@@ -458,11 +324,11 @@ def main() -> None:
             print(
                 f"{name:30} {result.goodput:8.3f} {result.refused:8.2%} "
                 f"{result.refused_late:8.2%} {result.early:5d} {result.seconds_to_90:8.1f} "
-                f"{result.served:7d} {result.lost:4d}",
+                f"{result.latency:7.3f} {result.served:7d} {result.lost:4d}",
                 flush=True,
             )
     if args.json:
-        print(json.dumps([asdict(result) for result in results], indent=1))
+        print(json.dumps([finite(asdict(result)) for result in results], indent=1))
 
 
 if __name__ == "__main__":

@@ -112,9 +112,7 @@ class Breaker:
             self._row += 1
             self._row_known_at = now
         count = len(self._answers)
-        if self._row >= IN_A_ROW or (
-            count >= LEAST_ANSWERS and self._failures >= SHARE * count
-        ):
+        if self._row >= IN_A_ROW or (count >= LEAST_ANSWERS and self._failures >= SHARE * count):
             self._open(now)
 
     def _note(self, now: float, *, failed: bool) -> None:

@@ -1,4 +1,19 @@
-"""A lane: everything one (site, proxy) pair has taught us about when to send the next request."""
+"""A lane: everything one (site, proxy) pair has taught us about when to send the next request.
+
+A request goes when no pause is on, the breaker lets it, the quota told by headers has room, less
+is in flight than the concurrency cap allows, and the pace is kept.
+
+- A pause that the site asked for is kept to a hair more, since whole seconds may have been rounded
+  down; it wins over any estimate. Without one, refusals with nothing accepted between them pause
+  for a round trip, then half a second, doubling to a minute, each give or take a tenth.
+- After a pause one request goes first, then one more for each that is accepted.
+- BLOCKED counts as THROTTLED and always pauses. NEUTRAL answers count as accepted: the site
+  bore the request. PROXY_FAILED only reaches the breaker.
+- FAILED reaches the breaker, and counts as THROTTLED where failures are found to follow our load.
+- A quota is used up at full speed down to its last fifth, which is spread over the time left.
+
+The caps are learned by the limiter, whose module names the sources.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +21,9 @@ import math
 import random
 
 from scrapy_backpressure.control.breaker import Breaker, FailureSense, Move
-from scrapy_backpressure.control.limiter import Limiter, Ticket
+from scrapy_backpressure.control.limiter import Limiter
 from scrapy_backpressure.control.outcome import Outcome, Quota, Verdict
+from scrapy_backpressure.control.pacer import Ticket
 
 __all__ = ["Lane", "Ticket"]
 
@@ -22,7 +38,7 @@ class Lane:
 
     :param ceiling: most requests at once, whatever is learned; may be changed at any time
     :param start: requests at once to begin with
-    :param minimum: concurrency never falls below this (1 at least); slower than that is told by rate
+    :param minimum: concurrency never falls below this, nor below 1; slower is told by rate
     :param now: monotonic seconds, as everywhere in this class
     :param rng: for the jitter of pauses
     :param probe_timeout: seconds after which a probe of the half-open breaker counts as lost
@@ -49,6 +65,9 @@ class Lane:
         self._ramp = math.inf
         self._quota_left = math.inf
         self._quota_until = 0.0
+        self._quota_low = False
+        self._quota_concurrency = math.inf
+        self._last_sent = 0.0
         self._blocks = 0
         self._first_sent: float | None = None
         self._last_good: float | None = None
@@ -64,7 +83,7 @@ class Lane:
     @property
     def concurrency(self) -> float:
         """Requests at once that the lane now allows itself."""
-        return min(self._limiter.concurrency, self.ceiling)
+        return min(self._limiter.concurrency, self._quota_concurrency, self.ceiling)
 
     @property
     def rate(self) -> float:
@@ -91,9 +110,7 @@ class Lane:
         At most ``now``: at once. ``math.inf``: when one in flight ends. Otherwise the time at
         which to ask again.
         """
-        asleep = max(self.paused_until, self._breaker.ready_at(now))
-        if self._quota_left < 1:
-            asleep = max(asleep, self._quota_until)
+        asleep = max(self.paused_until, self._breaker.ready_at(now), self._quota_ready_at(now))
         if asleep > now:
             return asleep
         if self.in_flight >= self._limit():
@@ -107,6 +124,7 @@ class Lane:
         if self._quota_until <= now:
             self._quota_left = math.inf
         self._quota_left -= 1
+        self._last_sent = now
         self._breaker.sent(now)
         ticket = self._limiter.sent(now, self.in_flight + 1, self._limit())
         self._live[ticket.seq] = ticket
@@ -145,6 +163,7 @@ class Lane:
                 self._ramp += 1
                 if self._ramp >= self._limiter.concurrency:
                     self._ramp = math.inf
+                    self._limiter.unhindered(now)
             self._limiter.accepted(ticket, now, latency, self.ceiling)
             self._judge(ticket, now, failed=False)
         if verdict.quota is not None:
@@ -155,27 +174,32 @@ class Lane:
     # -- inside ----------------------------------------------------------------------------
 
     def _limit(self) -> int:
-        wanted = min(self._limiter.concurrency, self._ramp)
+        wanted = min(self._limiter.concurrency, self._ramp, self._quota_concurrency)
         return min(self.ceiling, max(1, round(wanted)))
 
     def _refused(self, ticket: Ticket, now: float, verdict: Verdict) -> None:
         for other in self._live.values():
             if other.seq > ticket.seq:
                 other.load -= 1
-        if not self._limiter.refused(ticket, now) or verdict.pause is not None:
+        first = self._limiter.refused(ticket, now, verdict.pause or 0.0)
+        if not first or verdict.pause is not None:
             return
         failures = self._limiter.starved
         if verdict.outcome is Outcome.BLOCKED:
             self._blocks += 1
             failures = max(failures, self._blocks)
         if failures:
-            wait = min(LONGEST_BACKOFF, FIRST_BACKOFF * 2.0 ** (failures - 2))
+            wait = FIRST_BACKOFF * 2.0 ** (failures - 2)
             if failures == 1:
                 wait = min(FIRST_BACKOFF, self._limiter.latency or FIRST_BACKOFF)
+            wait = min(LONGEST_BACKOFF, max(wait, 1 / self._limiter.rate))
             self._sleep_until(now + wait * self._rng.uniform(0.9, 1.1))
+            if failures == 1:
+                self._ramp = max(1.0, self._limiter.concurrency / 2)
 
     def _failed(self, ticket: Ticket, now: float, verdict: Verdict, latency: float) -> None:
         if latency > max(1.0, 3 * self._limiter.latency):
+            self._limiter.unhindered(now)
             return
         if self._judge(ticket, now, failed=True) in (Move.CUT, Move.REFUSED):
             self._refused(ticket, now, verdict)
@@ -209,7 +233,22 @@ class Lane:
         self._ramp = 1
 
     def _heed(self, quota: Quota, now: float) -> None:
+        if quota.concurrency is not None and quota.concurrency >= 1:
+            self._quota_concurrency = quota.concurrency
         if quota.remaining is None or quota.reset is None:
             return
+        # What is under way may not have been counted yet.
         self._quota_left = quota.remaining - self.in_flight
-        self._quota_until = now + quota.reset + 0.05
+        self._quota_until = now + quota.reset + min(0.05, 0.05 * quota.reset)
+        limit = quota.limit or math.inf
+        self._quota_low = quota.remaining <= LOW_QUOTA * limit < math.inf
+
+    def _quota_ready_at(self, now: float) -> float:
+        if now >= self._quota_until:
+            return now
+        if self._quota_left < 1:
+            return self._quota_until
+        if not self._quota_low:
+            return now
+        left = self._quota_until - self._last_sent
+        return max(now, self._last_sent + left / (self._quota_left + 1))

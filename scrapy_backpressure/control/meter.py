@@ -1,0 +1,126 @@
+"""What a lane measures of itself: accepted requests per second, and how full it usually is."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from scrapy_backpressure.control.pacer import Ticket
+
+
+class RateMeter:
+    """Accepted requests per second, measured between marks.
+
+    A mark is best set where the site had nothing left to give (a refusal), because between two
+    such moments a token bucket serves just what it was refilled with, whatever its size.
+    """
+
+    __slots__ = ("_cycle", "_marks", "_paused", "accepted")
+
+    def __init__(self, now: float) -> None:
+        self.accepted = 0
+        self._paused = 0.0
+        self._marks: deque[tuple[float, int, float]] = deque([(now, 0, 0.0)], maxlen=8)
+        self._cycle = (now, 0)
+
+    def mark(self, now: float) -> None:
+        """Measure from here."""
+        self._marks.append((now, self.accepted, self._paused))
+
+    def pause(self, seconds: float) -> None:
+        """Nothing will be sent for so long."""
+        self._paused += seconds
+
+    def rate(self, now: float) -> float:
+        """Per second since the last mark that lies at least 4 accepts back."""
+        rate = math.inf
+        for at, count, paused in reversed(self._marks):
+            accepts = self.accepted - count
+            passed = now - at
+            running = passed - (self._paused - paused)
+            if running > 0:
+                # A pause may have saved up some requests for us, or not: the middle of both.
+                rate = (accepts + 0.5) / math.sqrt(running * passed)
+            if accepts >= 4:
+                break
+        return rate
+
+    def end_cycle(self, now: float) -> float:
+        """Per second since the last long silence ended; another one ends now."""
+        at, count = self._cycle
+        self._cycle = (now, self.accepted)
+        self.mark(now)
+        return (self.accepted - count) / (now - at) if now > at else math.inf
+
+
+class LoadMeter:
+    """How much is usually in flight when a request is accepted, and when one is refused.
+
+    A limit on the rate refuses at any load; a limit on concurrency refuses only above it.
+    """
+
+    __slots__ = ("_mean", "_spread", "crowding")
+
+    def __init__(self) -> None:
+        self._mean = 1.0
+        self._spread = 1.0
+        self.crowding = 0.0
+        """By how many mean deviations the load of late refusals exceeds the usual one."""
+
+    def accepted(self, load: int) -> None:
+        """A request was accepted that was sent with so many in flight."""
+        off = load - self._mean
+        self._mean += 0.05 * off
+        self._spread += 0.05 * (abs(off) - self._spread)
+
+    def refused(self, load: int) -> None:
+        """The first of a round trip was refused."""
+        excess = (load - self._mean) / max(0.5, self._spread)
+        self.crowding += 0.5 * (excess - self.crowding)
+
+
+class Round:
+    """What was accepted since a hold, or a step of a probe, began."""
+
+    __slots__ = ("_latencies", "_loads", "accepts", "capped", "first_at", "paced", "seq", "tested")
+
+    def __init__(self, seq: int) -> None:
+        self.seq = seq
+        """Number of the last request sent before it began."""
+        self.accepts = 0
+        self.tested = 0
+        """Accepts that speak for what is being probed."""
+        self.first_at = 0.0
+        """When the first of those came."""
+        self.paced = 0
+        self.capped = 0
+        self._latencies = 0.0
+        self._loads = 0
+
+    def note(self, ticket: Ticket, latency: float) -> None:
+        """A request was accepted after ``latency`` seconds."""
+        self.accepts += 1
+        self.paced += ticket.paced
+        self.capped += ticket.at_cap
+        self._latencies += latency
+        self._loads += ticket.load
+
+    @property
+    def latency(self) -> float:
+        """Mean seconds; asked after the first accept only."""
+        return self._latencies / self.accepts
+
+    @property
+    def load(self) -> float:
+        """Mean requests in flight at send."""
+        return self._loads / self.accepts
+
+    @property
+    def mostly_paced(self) -> bool:
+        """Whether the rate cap held us back."""
+        return self.paced > 0.5 * self.accepts
+
+    def often_capped(self, concurrency: float) -> bool:
+        """Whether the concurrency cap did; requests that go in waves reach it once a wave."""
+        share = 0.25 if self.mostly_paced else min(0.25, 0.7 / concurrency)
+        return self.capped > share * self.accepts

@@ -1,0 +1,210 @@
+"""The breaker, and the test for failures that are throttling in disguise."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from scrapy_backpressure.control.breaker import Breaker, FailureSense, Move
+
+
+def fail(breaker: Breaker, times: int, *, start: float = 0.0) -> float:
+    """Fail one request after the other, a tenth of a second each; the time afterwards."""
+    now = start
+    for _ in range(times):
+        breaker.failed(sent_at=now, now=now + 0.1)
+        now += 0.1
+    return now
+
+
+def opened(now: float = 0.0) -> Breaker:
+    breaker = Breaker(probe_timeout=60.0)
+    fail(breaker, 5, start=now - 0.5)
+    return breaker
+
+
+def test_stays_closed_while_requests_succeed() -> None:
+    breaker = Breaker()
+    for i in range(100):
+        breaker.succeeded(sent_at=i, now=i + 0.5)
+    assert breaker.ready_at(100.0) == 100.0
+
+
+def test_opens_after_five_failures_in_a_row() -> None:
+    breaker = Breaker()
+    fail(breaker, 5)
+    assert breaker.is_open
+
+
+def test_stays_closed_after_four_failures_in_a_row() -> None:
+    breaker = Breaker()
+    fail(breaker, 4)
+    assert not breaker.is_open
+
+
+def test_failures_of_requests_under_way_together_are_one_in_the_row() -> None:
+    breaker = Breaker()
+    for i in range(20):  # enough good answers that the share stays low
+        breaker.succeeded(sent_at=0.0, now=i / 100)
+    for i in range(8):
+        breaker.failed(sent_at=0.5, now=1.0 + i / 100)
+    assert not breaker.is_open
+
+
+def test_opens_when_half_of_ten_answers_failed() -> None:
+    breaker = Breaker()
+    for i in range(5):
+        breaker.succeeded(sent_at=i, now=i + 0.1)
+        breaker.failed(sent_at=i, now=i + 0.2)
+    assert breaker.is_open
+
+
+def test_answers_older_than_the_window_do_not_count() -> None:
+    breaker = Breaker()
+    for i in range(4):
+        breaker.failed(sent_at=0.0, now=0.1 + i / 100)
+    for i in range(6):
+        breaker.succeeded(sent_at=40.0, now=40.1 + i)
+    breaker.failed(sent_at=46.0, now=46.1)
+    assert not breaker.is_open
+
+
+def test_failures_that_may_be_throttling_do_not_count_in_the_share() -> None:
+    breaker = Breaker()
+    for i in range(20):
+        breaker.succeeded(sent_at=i, now=i + 0.1)
+        breaker.failed(sent_at=i, now=i + 0.2, in_row_only=True)
+    assert not breaker.is_open
+
+
+def test_nothing_is_sent_while_open() -> None:
+    breaker = opened()
+    assert breaker.ready_at(1.0) == pytest.approx(5.0)
+
+
+def test_lets_one_probe_through_at_a_time() -> None:
+    breaker = opened()
+    breaker.sent(6.0)
+    assert breaker.ready_at(6.1) > 6.1
+
+
+def test_a_probe_that_never_returns_does_not_block_for_ever() -> None:
+    breaker = opened()
+    breaker.sent(6.0)
+    assert breaker.ready_at(66.0) == 66.0
+
+
+def test_a_cancelled_probe_makes_room_for_the_next() -> None:
+    breaker = opened()
+    breaker.sent(6.0)
+    breaker.cancelled()
+    assert breaker.ready_at(6.1) == 6.1
+
+
+def test_three_good_probes_close_it() -> None:
+    breaker = opened()
+    for now in (6.0, 7.0, 8.0):
+        breaker.sent(now)
+        breaker.succeeded(sent_at=now, now=now + 0.1)
+    assert not breaker.is_open
+
+
+def test_two_good_probes_leave_it_half_open() -> None:
+    breaker = opened()
+    for now in (6.0, 7.0):
+        breaker.sent(now)
+        breaker.succeeded(sent_at=now, now=now + 0.1)
+    assert breaker.is_open
+
+
+def test_a_failed_probe_doubles_the_wait() -> None:
+    breaker = opened()
+    breaker.sent(6.0)
+    breaker.failed(sent_at=6.0, now=6.5)
+    assert breaker.ready_at(7.0) == pytest.approx(16.5)
+
+
+def test_the_wait_never_passes_five_minutes() -> None:
+    breaker = opened()
+    now = 5.0
+    for _ in range(12):
+        now = breaker.ready_at(now)
+        breaker.sent(now)
+        breaker.failed(sent_at=now, now=now)
+    assert breaker.ready_at(now) - now == pytest.approx(300.0)
+
+
+def test_late_failures_of_older_requests_do_not_lengthen_the_wait() -> None:
+    breaker = opened()
+    breaker.failed(sent_at=-1.0, now=4.0)
+    assert breaker.ready_at(4.5) == pytest.approx(5.0)
+
+
+# -- FailureSense ------------------------------------------------------------------------------
+
+
+class Feed:
+    """Feeds answers to a sense, each of a request sent just before."""
+
+    def __init__(self, *, at_floor: bool = False) -> None:
+        self.sense = FailureSense()
+        self.at_floor = at_floor
+        self.seq = 0
+
+    def answer(self, *, failed: bool) -> Move:
+        self.seq += 1
+        return self.sense.judge(self.seq, failed=failed, last_seq=self.seq, at_floor=self.at_floor)
+
+    def answers(self, pattern: str) -> list[Move]:
+        """``x`` failed, ``.`` did not."""
+        return [self.answer(failed=mark == "x") for mark in pattern]
+
+
+def test_one_failure_in_twenty_is_no_reason_to_cut() -> None:
+    rng = random.Random(1)
+    feed = Feed()
+    moves = {feed.answer(failed=rng.random() < 0.05) for _ in range(2000)}
+    assert moves == {Move.NOTHING}
+
+
+def test_many_failures_at_once_order_a_cut() -> None:
+    assert Move.CUT in Feed().answers("........xxxxxxxx")
+
+
+def test_failures_that_a_cut_ends_are_throttling() -> None:
+    feed = Feed()
+    feed.answers("........xxxxxxxx" + "." * 12)
+    assert feed.sense.throttling
+
+
+def test_a_failure_of_a_throttling_site_is_a_refusal() -> None:
+    feed = Feed()
+    feed.answers("........xxxxxxxx" + "." * 12)
+    assert feed.answer(failed=True) is Move.REFUSED
+
+
+def test_failures_that_go_on_after_a_cut_order_a_deeper_one() -> None:
+    feed = Feed()
+    feed.answers("........")
+    moves = feed.answers("x" * 20)
+    assert Move.HALVE in moves
+
+
+def test_failures_that_no_cut_ends_take_the_cuts_back() -> None:
+    feed = Feed(at_floor=True)
+    feed.answers("........")
+    assert Move.RESTORE in feed.answers("x" * 20)
+
+
+def test_a_share_found_to_be_normal_orders_no_further_cut() -> None:
+    feed = Feed(at_floor=True)
+    feed.answers("." * 8 + "x." * 20)
+    assert Move.CUT not in feed.answers("x." * 200)
+
+
+def test_steady_failures_under_a_low_load_end_the_suspicion() -> None:
+    feed = Feed()
+    feed.answers("........xxxxxxxx" + "." * 12)
+    feed.answers(("." * 15 + "x") * 40)
+    assert not feed.sense.throttling

@@ -193,7 +193,7 @@ class Admission:
         lanes = slot.lanes.values()
         if all(lane.paused_until - now > self._config.max_pause for lane in lanes):
             return "max_pause"
-        if all(lane.stalled_for(now) > self._config.stall_timeout for lane in lanes):
+        if all(lane.stalled_for > self._config.stall_timeout for lane in lanes):
             return "stalled"
         return None
 

@@ -2,10 +2,13 @@
 
 `Breaker` stops calling a site, or a proxy, that only fails.
 
-Closed, it counts. It opens when at least half of the answers of the last 30 s failed (of 10 or
-more), or after 5 failures in a row. Open, nothing is sent for 5 s, doubling up to 300 s each
-time it opens anew. Then, half open, one probe at a time goes out; 3 successes in a row close
-the breaker, one failure opens it again.
+Closed, it counts. Requests that nobody answered (timeouts, lost connections) open it when they are
+half of the last 30 s (of 10 or more), or 5 in a row. Open, nothing is sent for 5 s, doubling up to
+300 s each time it opens anew. Then, half open, one probe at a time goes out; 3 successes in a row
+close the breaker, one failure opens it again.
+
+Answers such as 500 are weaker evidence, since a site may have broken pages, and many of them
+together. They open it only when 10 came in a row, for a second at a time, and one success closes it.
 
 Requests that were under way together fail together, so a failure lengthens the row only if its
 request was sent after the failure before it was known. The row then means "tried again, failed
@@ -34,6 +37,8 @@ IN_A_ROW = 5
 FIRST_PAUSE = 5.0
 LONGEST_PAUSE = 300.0
 SUCCESSES_TO_CLOSE = 3
+ANSWERED_IN_A_ROW = 10
+ANSWERED_PAUSE = 1.0
 _MOST_ANSWERS = 256  # kept for the share; bounds the memory of a fast lane
 
 
@@ -52,6 +57,7 @@ class Breaker:
         "_probe_deadline",
         "_row",
         "_row_known_at",
+        "_silent_row",
         "_successes",
         "is_open",
         "probe_timeout",
@@ -64,6 +70,7 @@ class Breaker:
         self._answers: deque[tuple[float, bool]] = deque()
         self._failures = 0
         self._row = 0
+        self._silent_row = 0
         self._row_known_at = -math.inf
         self._pause = FIRST_PAUSE
         self._open_until = 0.0
@@ -87,7 +94,7 @@ class Breaker:
 
     def succeeded(self, *, sent_at: float, now: float) -> None:
         """The site answered."""
-        self._row = 0
+        self._row = self._silent_row = 0
         if not self.is_open:
             self._note(now, failed=False)
         elif sent_at >= self._open_until:
@@ -96,24 +103,32 @@ class Breaker:
             if self._successes >= SUCCESSES_TO_CLOSE:
                 self._close()
 
-    def failed(self, *, sent_at: float, now: float, in_row_only: bool = False) -> None:
+    def failed(
+        self, *, sent_at: float, now: float, answered: bool = False, in_row_only: bool = False
+    ) -> None:
         """The request failed. Failures of requests sent before it opened say nothing new.
 
-        ``in_row_only``: it may be throttling, so that a share of such failures is no outage.
+        ``answered``: the site did answer, if only with an error. ``in_row_only``: it may be
+        throttling, so that a share of such failures is no outage.
         """
         if self.is_open:
             if sent_at >= self._open_until:
-                self._pause = min(LONGEST_PAUSE, 2 * self._pause)
-                self._open(now)
+                if not answered:
+                    self._pause = min(LONGEST_PAUSE, 2 * self._pause)
+                self._open(now, answered=answered)
             return
-        if not in_row_only:
+        if not in_row_only and not answered:
             self._note(now, failed=True)
         if sent_at >= self._row_known_at:
             self._row += 1
+            self._silent_row = 0 if answered else self._silent_row + 1
             self._row_known_at = now
         count = len(self._answers)
-        if self._row >= IN_A_ROW or (count >= LEAST_ANSWERS and self._failures >= SHARE * count):
-            self._open(now)
+        share = count >= LEAST_ANSWERS and self._failures >= SHARE * count
+        if self._silent_row >= IN_A_ROW or share:
+            self._open(now, answered=False)
+        elif self._row >= ANSWERED_IN_A_ROW:
+            self._open(now, answered=True)
 
     def _note(self, now: float, *, failed: bool) -> None:
         answers = self._answers
@@ -122,17 +137,17 @@ class Breaker:
         while answers[0][0] < now - WINDOW or len(answers) > _MOST_ANSWERS:
             self._failures -= answers.popleft()[1]
 
-    def _open(self, now: float) -> None:
+    def _open(self, now: float, *, answered: bool) -> None:
         self.is_open = True
-        self._open_until = now + self._pause
+        self._open_until = now + (ANSWERED_PAUSE if answered else self._pause)
         self._probe_deadline = 0.0
-        self._successes = 0
+        self._successes = SUCCESSES_TO_CLOSE - 1 if answered else 0
 
     def _close(self) -> None:
         self.is_open = False
         self._answers.clear()
         self._failures = 0
-        self._row = 0
+        self._row = self._silent_row = 0
         self._pause = FIRST_PAUSE
 
 

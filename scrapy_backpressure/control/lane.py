@@ -71,7 +71,7 @@ class Lane:
         self._blocks = 0
         self._first_sent: float | None = None
         self._last_good: float | None = None
-        self._all_bad = False
+        self._last_bad: float | None = None
 
     # -- what it looks like from outside ---------------------------------------------------
 
@@ -95,12 +95,16 @@ class Lane:
         """Whether the breaker is open or half open."""
         return self._breaker.is_open
 
-    def stalled_for(self, now: float) -> float:
-        """Seconds since the last good answer, or the first send, if only bad ones came since."""
+    @property
+    def stalled_for(self) -> float:
+        """Seconds from the last good answer, or the first send, to the last of the bad ones since.
+
+        Time in which nothing was asked does not count: a pause of half an hour is no stall.
+        """
         since = self._last_good if self._last_good is not None else self._first_sent
-        if not self._all_bad or since is None:
+        if self._last_bad is None or since is None:
             return 0.0
-        return max(0.0, now - since)
+        return max(0.0, self._last_bad - since)
 
     # -- sending ---------------------------------------------------------------------------
 
@@ -144,13 +148,17 @@ class Lane:
             return
         outcome = verdict.outcome
         if outcome.is_bad:
-            self._all_bad = True
+            self._last_bad = now
         else:
-            self._all_bad = False
-            self._last_good = now
+            self._last_good, self._last_bad = now, None
         if outcome in (Outcome.FAILED, Outcome.PROXY_FAILED):
-            hidden = outcome is Outcome.FAILED and self._sense.suspicious
-            self._breaker.failed(sent_at=ticket.sent_at, now=now, in_row_only=hidden)
+            of_site = outcome is Outcome.FAILED
+            self._breaker.failed(
+                sent_at=ticket.sent_at,
+                now=now,
+                answered=of_site and verdict.answered,
+                in_row_only=of_site and self._sense.suspicious,
+            )
         else:
             self._breaker.succeeded(sent_at=ticket.sent_at, now=now)
         if outcome in (Outcome.THROTTLED, Outcome.BLOCKED):

@@ -9,11 +9,11 @@ import pytest
 from scrapy_backpressure.control.breaker import Breaker, FailureSense, Move
 
 
-def fail(breaker: Breaker, times: int, *, start: float = 0.0) -> float:
+def fail(breaker: Breaker, times: int, *, start: float = 0.0, answered: bool = False) -> float:
     """Fail one request after the other, a tenth of a second each; the time afterwards."""
     now = start
     for _ in range(times):
-        breaker.failed(sent_at=now, now=now + 0.1)
+        breaker.failed(sent_at=now, now=now + 0.1, answered=answered)
         now += 0.1
     return now
 
@@ -139,6 +139,50 @@ def test_late_failures_of_older_requests_do_not_lengthen_the_wait() -> None:
     breaker = opened()
     breaker.failed(sent_at=-1.0, now=4.0)
     assert breaker.ready_at(4.5) == pytest.approx(5.0)
+
+
+# -- answers that are errors -------------------------------------------------------------------
+
+
+def test_nine_errors_in_a_row_may_be_broken_pages() -> None:
+    breaker = Breaker()
+    fail(breaker, 9, answered=True)
+    assert not breaker.is_open
+
+
+def test_ten_errors_in_a_row_open_it_for_a_second() -> None:
+    breaker = Breaker()
+    now = fail(breaker, 10, answered=True)
+    assert breaker.ready_at(now) == pytest.approx(now + 1.0)
+
+
+def test_a_share_of_errors_does_not_open_it() -> None:
+    breaker = Breaker()
+    for turn in range(40):
+        now = 0.1 * turn
+        if turn % 4:
+            breaker.failed(sent_at=now, now=now + 0.05, answered=True)
+        else:
+            breaker.succeeded(sent_at=now, now=now + 0.05)
+    assert not breaker.is_open
+
+
+def test_errors_in_answer_to_probes_do_not_lengthen_the_wait() -> None:
+    breaker = Breaker()
+    now = fail(breaker, 10, answered=True)
+    for _ in range(5):
+        now = breaker.ready_at(now)
+        breaker.sent(now)
+        breaker.failed(sent_at=now, now=now, answered=True)
+    assert breaker.ready_at(now) == pytest.approx(now + 1.0)
+
+
+def test_one_success_ends_a_row_of_errors() -> None:
+    breaker = Breaker()
+    now = breaker.ready_at(fail(breaker, 10, answered=True))
+    breaker.sent(now)
+    breaker.succeeded(sent_at=now, now=now + 0.1)
+    assert not breaker.is_open
 
 
 # -- FailureSense ------------------------------------------------------------------------------

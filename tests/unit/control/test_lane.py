@@ -13,6 +13,7 @@ from scrapy_backpressure.control.outcome import Outcome, Quota, Verdict
 ACCEPTED = Verdict(Outcome.ACCEPTED)
 THROTTLED = Verdict(Outcome.THROTTLED, "429")
 FAILED = Verdict(Outcome.FAILED, "503")
+SILENT = Verdict(Outcome.FAILED, "TimeoutError", answered=False)
 
 
 def make(*, ceiling: int = 64, start: float = 4, now: float = 0.0, seed: int = 1) -> Lane:
@@ -274,7 +275,7 @@ def test_five_failures_in_a_row_open_the_breaker() -> None:
     lane = make()
     now = 0.0
     for _ in range(5):
-        now = exchange(lane, now, FAILED)
+        now = exchange(lane, now, SILENT)
     assert lane.breaker_open
 
 
@@ -298,7 +299,7 @@ def test_an_open_breaker_lets_nothing_go() -> None:
     lane = make()
     now = 0.0
     for _ in range(5):
-        now = exchange(lane, now, FAILED)
+        now = exchange(lane, now, SILENT)
     assert lane.ready_at(now) >= now + 4.9
 
 
@@ -338,30 +339,33 @@ def test_a_site_that_throttles_with_bare_failures_is_followed() -> None:
 
 
 def test_a_fresh_lane_is_not_stalled() -> None:
-    assert make().stalled_for(100.0) == 0.0
+    assert make().stalled_for == 0.0
 
 
 def test_stalls_count_from_the_first_send_when_nothing_was_ever_good() -> None:
     lane = make()
-    finish(lane, lane.sent(5.0), 5.1, THROTTLED)
-    assert lane.stalled_for(15.0) == pytest.approx(10.0)
+    finish(lane, lane.sent(5.0), 6.0, THROTTLED)
+    finish(lane, lane.sent(14.0), 15.0, THROTTLED)
+    assert lane.stalled_for == pytest.approx(10.0)
 
 
 def test_stalls_count_from_the_last_good_answer() -> None:
     lane = make()
-    now = exchange(lane, 0.0)
-    exchange(lane, now, FAILED)
-    assert lane.stalled_for(10.1) == pytest.approx(10.0)
+    good = exchange(lane, 0.0)
+    bad = exchange(lane, good + 10.0, FAILED)
+    assert lane.stalled_for == pytest.approx(bad - good)
 
 
 def test_a_neutral_answer_ends_a_stall() -> None:
     lane = make()
     now = exchange(lane, 0.0, FAILED)
-    now = exchange(lane, now, Verdict(Outcome.NEUTRAL, "404"))
-    assert lane.stalled_for(now + 100) == 0.0
+    exchange(lane, now, Verdict(Outcome.NEUTRAL, "404"))
+    assert lane.stalled_for == 0.0
 
 
-def test_silence_alone_is_no_stall() -> None:
+def test_time_in_which_nothing_was_asked_is_no_stall() -> None:
     lane = make()
-    exchange(lane, 0.0)
-    assert lane.stalled_for(1000.0) == 0.0
+    now = exchange(lane, 0.0, THROTTLED)
+    before = lane.stalled_for
+    lane.ready_at(now + 1800.0)
+    assert lane.stalled_for == before

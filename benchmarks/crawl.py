@@ -42,6 +42,8 @@ LEAST_REST = 0.9
 """Of the oracle's pace, for pages that no random 503 met: 5 % of the places are not theirs."""
 MOST_SLOWED = 1.1
 MOST_MEMORY = 1.15
+LEAST_PAGES = 0.99
+"""Of stock's pages in the memory row: both are bound by the sites, so they differ by chance."""
 LONGEST_BASELINE = 30.0
 """Seconds for a stock crawl that may be slow without end; also cut when the oracle is done."""
 HEADER = (
@@ -140,9 +142,9 @@ def memory_verdicts(few: MemoryLine, many: MemoryLine, stock: MemoryLine) -> Ite
     ratio = many.peak_rss / few.peak_rss
     bar = f"peak RSS at most {MOST_MEMORY} of that with {FEW}"
     yield Verdict(f"{MANY} requests", bar, f"{ratio:.2f}", ratio <= MOST_MEMORY)
-    bar = f"at least the pages of stock with {FEW} waiting"
+    bar = f"at least {LEAST_PAGES} of the pages of stock with {FEW} waiting"
     figure = f"{many.pages} to {stock.pages}"
-    yield Verdict(f"{MANY} requests", bar, figure, many.pages >= stock.pages)
+    yield Verdict(f"{MANY} requests", bar, figure, many.pages >= LEAST_PAGES * stock.pages)
     missing = many.missing
     yield Verdict(f"{MANY} requests", "the audit balances", f"{missing} missing", missing == 0)
 
@@ -189,7 +191,7 @@ def main() -> int:
     )
     memory: tuple[MemoryLine, ...] = ()
     if MEMORY in only and (not options.contenders or OURS in options.contenders):
-        print(f"{MANY} start requests, {seconds(quick=options.quick):g} s, an unlimited site:")
+        print(f"{MANY} start requests, {seconds(quick=options.quick):g} s, sixteen unlimited sites:")
         few, many, stock = memory = measure_memory(quick=options.quick)
         print(*memory, "", sep="\n", flush=True)
         verdicts.extend(memory_verdicts(few, many, stock))

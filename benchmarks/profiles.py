@@ -164,7 +164,7 @@ def _stepped(pages: int, part: float) -> Row:
 
 
 def _random_503(pages: int) -> Row:
-    latency = 0.25
+    latency = 0.5  # so that the site binds, not the CPU
     fault = {"share": 0.05, "status": 503}
     return Row(
         "random503",
@@ -211,13 +211,13 @@ def rows(*, quick: bool = False) -> list[Row]:
             "retry-after",
             f"8 at once, Retry-After {RETRY_AFTER}",
             8,
-            800 // part,
+            2400 // part,
             retry_after=RETRY_AFTER,
         ),
         _limited_rate(
-            "ban", f"20/s, {BAN} s ban", 20, 20, 600 // part, retry_after=BAN, ban=float(BAN)
+            "ban", f"20/s, {BAN} s ban", 20, 20, 2000 // part, retry_after=BAN, ban=float(BAN)
         ),
         _stepped(2600 // part, part),
         _random_503(4000 // part),
-        _stalled(200 // part, 24 // part),
+        _stalled(300 // part, 24 // part),
     ]

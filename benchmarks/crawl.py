@@ -191,7 +191,8 @@ def main() -> int:
     )
     memory: tuple[MemoryLine, ...] = ()
     if MEMORY in only and (not options.contenders or OURS in options.contenders):
-        print(f"{MANY} start requests, {seconds(quick=options.quick):g} s, sixteen unlimited sites:")
+        limit = seconds(quick=options.quick)
+        print(f"{MANY} start requests, {limit:g} s, sixteen unlimited sites:")
         few, many, stock = memory = measure_memory(quick=options.quick)
         print(*memory, "", sep="\n", flush=True)
         verdicts.extend(memory_verdicts(few, many, stock))

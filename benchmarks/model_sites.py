@@ -198,3 +198,31 @@ class BlackHole(AtOnce):
         if 10 <= now < 20:
             return Answer(math.inf)
         return super().answer(now)
+
+
+class Outage(AtOnce):
+    """Refuses everything between two seconds; otherwise so many at once."""
+
+    def __init__(
+        self,
+        rng: random.Random,
+        schedule: Schedule,
+        *,
+        since: float,
+        until: float,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(rng, schedule, retry_after)
+        self.since, self.until = since, until
+
+    @property
+    def changes(self) -> list[float]:
+        return [self.since, self.until]
+
+    def capacity(self, now: float) -> float:
+        return 0.0 if self.since <= now < self.until else super().capacity(now)
+
+    def answer(self, now: float) -> Answer:
+        if self.since <= now < self.until:
+            return self.refuse()
+        return super().answer(now)

@@ -37,6 +37,7 @@ from benchmarks.model_sites import (
     BlackHole,
     Bucket,
     Flaky,
+    Outage,
     Queueing,
     Schedule,
     Site,
@@ -95,6 +96,32 @@ def _profiles() -> Iterator[tuple[str, Profile]]:
     yield "bare-503-at-once-8", Profile(lambda rng: BareAtOnce(rng, [(0, 8)]))
     yield "bare-503-bucket-10", Profile(lambda rng: BareBucket(rng, [(0, 10)], 10), seconds=240)
     yield "black-hole-10s", Profile(lambda rng: BlackHole(rng, [(0, 10)]), seconds=120)
+    for name, since, length, retry_after in (
+        ("outage-first-2s", 0, 2, None),
+        ("outage-first-2s-retry-after", 0, 2, 1.0),
+        ("outage-first-10s", 0, 10, None),
+        ("outage-10s", 20, 10, None),
+        ("outage-10s-retry-after", 20, 10, 2.0),
+    ):
+        n = 64 if since == 0 else 10
+
+        def outage(
+            rng: random.Random,
+            n: float = n,
+            since: float = since,
+            until: float = since + length,
+            retry_after: float | None = retry_after,
+        ) -> Site:
+            return Outage(rng, [(0, n)], since=since, until=until, retry_after=retry_after)
+
+        if since == 0:
+            yield f"50-pages-{name}", Profile(outage, pages=50)
+        yield name, Profile(outage, seconds=60)
+    brief: Schedule = [(0, 10), (12, 3), (27, 14)]
+    yield "2600-pages-steps-10-3-14", Profile(lambda rng: AtOnce(rng, brief), pages=2600)
+    yield "120-pages-bucket-2-1", Profile(bucket(2, 1), pages=120)
+    yield "2000-pages-ban-20-burst-20", Profile(bucket(20, 20, 3.0), pages=2000)
+    yield "2400-pages-retry-after-2", Profile(at_once(8, retry_after=2.0), pages=2400)
     yield "60-pages-at-once-10", Profile(at_once(10), pages=60)
     yield "60-pages-bucket-2", Profile(bucket(2, 2), pages=60)
     for n in (1, 4, 10, 20):
@@ -230,7 +257,7 @@ class Run:
 
     def oracle_time(self, pages: int) -> float:
         low, high = 0.0, 40_000.0
-        if self.site.capacity(0) > 0:
+        if not self.site.changes:
             high = 2 * pages / self.site.capacity(0) + 60
         while high - low > 0.01:
             middle = (low + high) / 2
@@ -240,7 +267,7 @@ class Run:
     def seconds_to_90(self) -> float:
         """When the rate of a second (or of ten pages) first reached 90 % of the capacity."""
         times = self.accepted
-        span = max(1.0, 10 / self.site.capacity(0))
+        span = max(1.0, 10 / (self.site.capacity(0) or 10))
         first = 0
         for i, at in enumerate(times):
             while times[first] < at - span:

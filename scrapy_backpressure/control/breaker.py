@@ -8,7 +8,8 @@ half of the last 30 s (of 10 or more), or 5 in a row. Open, nothing is sent for 
 close the breaker, one failure opens it again.
 
 Answers such as 500 are weaker evidence, since a site may have broken pages, and many of them
-together. They open it only when 10 came in a row, for a second at a time, and one success closes it.
+together. They open it only when 10 came in a row, for a second at a time, and one success closes
+it.
 
 Requests that were under way together fail together, so a failure lengthens the row only if its
 request was sent after the failure before it was known. The row then means "tried again, failed

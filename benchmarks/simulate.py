@@ -224,7 +224,8 @@ class Run:
 
     def finish(self, now: float, what: tuple[Ticket, float, int, Answer]) -> None:
         ticket, sent_at, tries, answer = what
-        verdict = Verdict(answer.outcome, "", answer.pause, answer.quota)
+        answered = answer.after < TIMEOUT
+        verdict = Verdict(answer.outcome, "", answer.pause, answer.quota, answered)
         self.lane.finished(ticket, now, verdict, latency=now - sent_at)
         self.answers.append((now, answer.outcome.is_bad))
         if self.trace and answer.outcome.is_bad:

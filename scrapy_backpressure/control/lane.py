@@ -10,6 +10,8 @@ is in flight than the concurrency cap allows, and the pace is kept.
 - BLOCKED counts as THROTTLED and always pauses. NEUTRAL answers count as accepted: the site
   bore the request. PROXY_FAILED only reaches the breaker.
 - FAILED reaches the breaker, and counts as THROTTLED where failures are found to follow our load.
+- While all that is under way waits in vain, no more is sent; after three that were never answered,
+  no more than at the start are under way.
 - A quota is used up at full speed down to its last fifth, which is spread over the time left.
 
 The caps are learned by the limiter, whose module names the sources.
@@ -29,6 +31,11 @@ __all__ = ["Lane", "Ticket"]
 
 LONGEST_BACKOFF = 60.0
 FIRST_BACKOFF = 0.5
+HANGS_AFTER = 2.0
+HANGS = 5.0
+"""Times the usual latency, and seconds at least, after which a lane without an answer hangs."""
+MUTE = 3
+"""Requests in a row without any answer, from which on no more than at the start are sent."""
 LOW_QUOTA = 0.2
 """Share of a quota below which what is left is spread over the time left."""
 
@@ -68,6 +75,9 @@ class Lane:
         self._quota_low = False
         self._quota_concurrency = math.inf
         self._last_sent = 0.0
+        self._last_answer = -math.inf
+        self._unanswered = 0
+        self._at_start = max(1.0, start)
         self._blocks = 0
         self._first_sent: float | None = None
         self._last_good: float | None = None
@@ -117,7 +127,7 @@ class Lane:
         asleep = max(self.paused_until, self._breaker.ready_at(now), self._quota_ready_at(now))
         if asleep > now:
             return asleep
-        if self.in_flight >= self._limit():
+        if self.in_flight >= self._limit() or self._hangs(now):
             return math.inf
         return max(now, self._limiter.next_send())
 
@@ -151,6 +161,12 @@ class Lane:
             self._last_bad = now
         else:
             self._last_good, self._last_bad = now, None
+        if verdict.answered and outcome is not Outcome.PROXY_FAILED:
+            self._last_answer = now
+            self._unanswered = 0
+        else:
+            self._unanswered += 1
+        was_open = self._breaker.is_open
         if outcome in (Outcome.FAILED, Outcome.PROXY_FAILED):
             of_site = outcome is Outcome.FAILED
             self._breaker.failed(
@@ -171,9 +187,10 @@ class Lane:
                 self._ramp += 1
                 if self._ramp >= self._limiter.concurrency:
                     self._ramp = math.inf
-                    self._limiter.unhindered(now)
             self._limiter.accepted(ticket, now, latency, self.ceiling)
             self._judge(ticket, now, failed=False)
+            if was_open and not self._breaker.is_open:
+                self._limiter.restart(now, ticket)
         if verdict.quota is not None:
             self._heed(verdict.quota, now)
         if verdict.pause is not None:
@@ -181,8 +198,18 @@ class Lane:
 
     # -- inside ----------------------------------------------------------------------------
 
+    def _hangs(self, now: float) -> bool:
+        """Whether all that is under way waits in vain: it takes no further places then."""
+        if not self._live:
+            return False
+        oldest = next(iter(self._live.values()))
+        since = max(oldest.sent_at, self._last_answer)
+        return now - since > max(HANGS_AFTER, HANGS * self._limiter.latency)
+
     def _limit(self) -> int:
         wanted = min(self._limiter.concurrency, self._ramp, self._quota_concurrency)
+        if self._unanswered >= MUTE:
+            wanted = min(wanted, self._at_start)
         return min(self.ceiling, max(1, round(wanted)))
 
     def _refused(self, ticket: Ticket, now: float, verdict: Verdict) -> None:
@@ -206,6 +233,9 @@ class Lane:
                 self._ramp = max(1.0, self._limiter.concurrency / 2)
 
     def _failed(self, ticket: Ticket, now: float, verdict: Verdict, latency: float) -> None:
+        if not verdict.answered:
+            self._limiter.lost(ticket, now)
+            return
         if latency > max(1.0, 3 * self._limiter.latency):
             self._limiter.unhindered(now)
             return

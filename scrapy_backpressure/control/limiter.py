@@ -4,89 +4,71 @@ A site limits one or the other. C alone can find a rate limit too, as R x latenc
 in flight it could only hammer; so a rate is learned as soon as refusals speak for one.
 
 - Start: every accept adds one to C, from 16 on half. The first refusal, or latency that grows
-  with C, ends it.
+  with C, ends it. Where the first few were nearly all refused, wait half a second first.
 - One decision a round trip: a refusal counts only if its request was sent after the last cut.
 - Blame: the cap that is being probed; else C, if refusals come at more in flight than accepts
-  usually do; else the cap that was raised last. Refusals in quick succession cut both.
-- A request refused with n in flight says that C is below n. Between two refusals a bucket serves
-  just what it is refilled with, so that the accepts between them give r.
-- Hold: after a cut, stay there (r from 2 % below, rising as a cubic) for a number of accepts that
-  doubles while probing keeps failing, so that probes cost little of what a steady site serves.
-  A refusal that comes with a pause costs more, and is held for in proportion.
-- Probe: one cap at a time, one or 2 % up, then twice as far after every quiet round. A raised C
-  that brings latency instead of answers is taken back.
+  usually do; else the cap that was raised last.
+- A request refused with n in flight says that C is below n. Refusals in quick succession lower C
+  alone at first; if that does not end them, r falls to what was accepted of late. Where each
+  refusal costs a pause there is no time for that, and both fall at once.
+- Between two refusals a bucket serves just what it is refilled with, so that the accepts between
+  them give r. A pause in between may have been saved up for us or not: the middle of both.
+- A rate that a probe had found is not dropped at its first refusal but lowered in steps of a
+  fifth, down to the one that was measured.
+- Outage: where nothing was accepted since the cut, what was measured meanwhile says nothing. The
+  first accept starts the lane anew (see ``slow_start``), up to what was good before; a refusal
+  during that gives r as the accepts since the first cut. The same after the breaker closed. A
+  second long silence may be the rest of a window: then r starts from the mean of a whole cycle.
+- Many requests that are never answered lower C by a quarter a round trip; r stays.
+- Without refusals: hold, then probe (see ``probing``).
 - All sends are spaced: by 1/r, and by a little less than latency / C, so that a higher C is tried
   as a slightly faster even stream. A burst would tell nothing about C where r is the limit.
 
-Sources: additive increase, multiplicative decrease (Chiu and Jain 1989); holding near the last
-good value and probing past it (CUBIC, RFC 9438); pacing, and telling a queue from capacity by
-latency (BBR, TCP Vegas; Little's law).
+Sources: additive increase, multiplicative decrease (Chiu and Jain 1989); slow start anew after a
+silence, up to what was good before (TCP, RFC 5681); pacing (BBR).
 """
 
 from __future__ import annotations
 
 import math
 
-from scrapy_backpressure.control.meter import LoadMeter, RateMeter, Round
+from scrapy_backpressure.control.meter import CREDIBLE, LoadMeter, RateMeter
 from scrapy_backpressure.control.pacer import Pacer, Ticket
+from scrapy_backpressure.control.probing import LEAST_STRETCH, ROOM, Prober
 from scrapy_backpressure.control.slow_start import SlowStart
 
-DIP = 0.02
-"""How far below the last good rate a hold begins, and the first step of a probe above it."""
-FIRST_HOLD = 50
-"""Accepted requests after a cut before the first probe; doubles up to 8 times as many."""
-HOLD_PER_PAUSE = 20.0
-"""Seconds of holding for each second that a refusal cost in asked-for pauses; doubles alike."""
-LONGEST_HOLD = 60.0
-"""Seconds after which a hold of twice FIRST_HOLD accepts ends, however stretched it is."""
-ROOM = 1.5
-"""Times what a rate needs in flight that concurrency leaves to it."""
+UNSURE = 0.8
+"""Share of its rate that a lane keeps when what a probe had found is refused after all."""
+MANY_LOST = 0.25
+"""Share of late answers that never came, from which on the load may be to blame."""
+LONG_SILENCE = 5
+"""Refusals in a row that make a long silence; the second may be the rest of a window."""
+FIRST_WAIT = 0.5
+"""Seconds to wait where the first few requests were nearly all refused."""
 CROWDED = 1.5
 """Mean deviations above the usual load from which on refusals mean a limit on concurrency."""
-_LEAST_STRETCH = -2
-_MOST_STRETCH = 3
-_HEAVY = (0.9, 0.75, 0.5)
 _PACE_GAIN = {"start": 3.0, "hold": 1.25, "r": 1.5, "c": 1.0}
 
 
-class Limiter:
+class Limiter(Prober):
     """Concurrency and rate, learned from accepts and refusals."""
 
     def __init__(self, *, start: float, minimum: float, now: float) -> None:
-        self.minimum = max(1.0, minimum)
-        self.concurrency = max(self.minimum, start)
-        self.rate = math.inf
-        self.latency = 0.0
-        """Mean seconds of an accepted answer, lately; 0 before the first."""
+        super().__init__(start=start, minimum=minimum, now=now)
         self.starved = 0
         """Refusals in a row, one a round trip, with nothing accepted between."""
-        self.last_seq = 0
-        """Number of the last request sent."""
-        self._mode = "start"
         self._pacer = Pacer()
         self._cut_seq = 0
-        self._cut_at = now
         self._fresh = 0
         self._meter = RateMeter(now)
         self._start = SlowStart(self.concurrency)
         self._load = LoadMeter()
-        self._good_c = self.concurrency
-        self._good_r = math.inf
-        self._suspect = "c"
-        self._probed = "c"
-        self._unsure = math.inf
-        self._held_c = self._good_c
-        self._held_r = math.inf
+        self._prior_c = self._prior_r = math.inf
+        self._silences = 0
+        self._lost = 0.0
         self._strikes = 0
-        self._stretch = 0
         self._stray = 0
         self._bursty = False
-        self._cost = 0.0
-        self._step = 0
-        self._most_steps = 4
-        self._round = Round(0)
-        self._held_latency = 0.0
-        self._held_load = 1.0
 
     def next_send(self) -> float:
         """When the pace lets the next request go."""
@@ -125,18 +107,22 @@ class Limiter:
     def accepted(self, ticket: Ticket, now: float, latency: float, ceiling: float) -> None:
         """Learn from an answer that was no refusal."""
         self._meter.accepted += 1
+        self._lost *= 0.9
         self.latency += (0.05 if self.latency else 1.0) * (latency - self.latency)
         self._load.accepted(ticket.load)
-        if self._mode == "start":
-            growing = self._start.accepted(ticket, latency, ceiling)
-            self.concurrency = self._good_c = max(self.minimum, self._start.concurrency)
-            if not growing:
-                self._enter_hold()
-            return
         if ticket.seq <= self._cut_seq:
             return
-        if self._fresh == 0 and self.starved:
-            self._leave_starvation(now)
+        if self._mode == "start":
+            self._fresh += 1
+            self._grow(ticket, latency, ceiling)
+            return
+        if self._fresh == 0 and (self.starved >= 2 or self._meter.accepted <= 2):
+            self.restart(now, ticket)
+            return
+        if self._fresh == 0:
+            if self.starved:
+                self.unhindered(now)
+            self.starved = 0
         self._fresh += 1
         self._round.note(ticket, latency)
         if self._mode == "hold":
@@ -162,11 +148,20 @@ class Limiter:
             if ticket.load >= 3:
                 self.concurrency = max(self.minimum, ticket.load - 1)
         else:
+            if self._mode != "start" or not self._meter.accepted:
+                self._meter.begin_outage(now)
+            self._remember()
+            crowded = self._mode == "start" and self.rate < math.inf and ticket.load > 1
             self._cut(ticket, now)
+            if crowded:
+                self._fresh = 0
+                return True
             self.unhindered(now)
+            self._mode = "hold"
         self._cut_at = now
         self._good_c = self.concurrency
         self._good_r = self.rate
+        self._fresh = 0
         self._enter_hold()
         return True
 
@@ -180,10 +175,12 @@ class Limiter:
             if self._stray == 3:
                 self.rate = self._good_r = min(self.rate, 0.75 * self._meter.rate(now))
                 self._suspect = "r"
-                self._stretch = _LEAST_STRETCH
+                self._stretch = LEAST_STRETCH
         elif self._suspect == "c":
             self._fit_c(ticket)
             self._good_c = self.concurrency
+            if self.concurrency <= 1 and self._meter.accepted <= 1:
+                self._pacer.hold_until(now + FIRST_WAIT)
 
     def _fit_c(self, ticket: Ticket) -> None:
         """A site that serves n at once refused with so many in flight.
@@ -191,19 +188,38 @@ class Limiter:
         A tenth less, because answers on their way make it seem to bear more than it does; but
         no more than that, because requests sent together may have overtaken each other.
         """
-        fits = ticket.load - 1 if self._cost else 0.9 * ticket.load
+        exact = self._cost or ticket.load <= 5
+        fits = ticket.load - 1 if exact else 0.9 * ticket.load
         self.concurrency = max(self.minimum, min(self.concurrency, fits))
 
     def unhindered(self, now: float) -> None:
         """What slowed us until now was no limit on the rate: measure from here."""
         self._meter.mark(now)
 
-    def halve(self, now: float) -> None:
-        """Send half as much, to see whether failures follow the load."""
+    def lost(self, ticket: Ticket, now: float) -> None:
+        """A request was never answered; when many are not, send a quarter less a round trip."""
+        self._lost += 0.1 * (1 - self._lost)
+        if ticket.seq <= self._cut_seq or self._lost < MANY_LOST:
+            return
+        self._remember()
+        self._lessen(0.75, now)
+
+    def _remember(self) -> None:
+        """Keep what was good before a cut that an outage may follow."""
+        if self._fresh >= CREDIBLE or self._mode == "start":
+            self._prior_c, self._prior_r = self._good_c, self._good_r
+
+    def _lessen(self, factor: float, now: float) -> None:
         self._cut_seq = self.last_seq
         self._cut_at = now
-        self.concurrency = self._good_c = max(self.minimum, self.concurrency / 2)
+        self.concurrency = self._good_c = max(self.minimum, self.concurrency * factor)
+        self._stretch = LEAST_STRETCH
+        self._fresh = 0
         self._enter_hold()
+
+    def halve(self, now: float) -> None:
+        """Send half as much, to see whether failures follow the load."""
+        self._lessen(0.5, now)
 
     def restore(self, concurrency: float) -> None:
         """Take back cuts that turned out needless."""
@@ -219,14 +235,22 @@ class Limiter:
             self._pacer.be_stricter()
         if calm:
             self._strikes = 0
-        if self._mode == "start":
+        if self._mode == "start" and self.rate < math.inf and ticket.load > 1:
+            self._start.crowded(max(self.minimum, ticket.load - 1.0))
+            self.concurrency = self._start.concurrency
+        elif self._mode == "start" and self.rate < math.inf:
+            self.rate = max(self._start.proven_rate, self._meter.rate_since_outage(now))
+            self.concurrency = max(self.minimum, min(self.concurrency, ticket.load))
+            self._suspect = "r"
+            self._stretch = LEAST_STRETCH
+        elif self._mode == "start":
             self._fit_c(ticket)
             self._pacer.hold_until(now + 0.5 * self.latency)
             if self.concurrency <= 2:
-                self._stretch = _LEAST_STRETCH
+                self._stretch = LEAST_STRETCH
         elif self._mode == "c" and ticket.load > self._good_c:
             self.concurrency = self._good_c
-            self._stretch_hold()
+            self._stretch_hold(self._step)
         elif self._mode == "c":
             self.concurrency = self._good_c
             self.rate = min(self.rate, 0.97 / self._interval())
@@ -238,8 +262,10 @@ class Limiter:
         elif self._mode == "r":
             self._fail_r(measured)
         elif self._unsure < math.inf and self._fresh < 16:
-            self.rate, self._unsure = self._unsure, math.inf
-            self._bursty = True
+            self.rate = max(self._unsure, UNSURE * self.rate)
+            if self.rate <= self._unsure:
+                self._unsure = math.inf
+                self._bursty = True
         elif calm:
             self._stretch_hold()
             blame_c = self._blame_c() and self._good_c > self.minimum
@@ -248,16 +274,17 @@ class Limiter:
             if ticket.paced or not blame_c:
                 self.rate = min(self._good_r * (0.9 if self._cost else 0.97), measured)
         else:
-            factor = max(_HEAVY[min(self._strikes, 2)], 0.9 if self._fresh >= 8 else 0.0)
             self._strikes += 1
-            wanted = min(self._good_c * factor, self._good_c - 1)
-            if self._strikes == 1 and self._blame_c():
-                self.concurrency = max(self.minimum, self._good_c - 1)
+            tries = 3 if self._fresh < self._good_c else 1
+            if self._cost and ticket.load > 2:
+                tries = 0
+            if self._strikes <= tries and self._good_c > self.minimum:
+                self.concurrency = max(self.minimum, min(self._good_c, ticket.load) - 1)
                 return
-            self.rate = min(self._good_r * factor, measured)
+            self.rate = min(0.9 * self._good_r, (0.95 if self._cost else 1.0) * measured)
             needed = min(self._good_c, ROOM * self.rate * self.latency + 1)
-            self.concurrency = max(self.minimum, needed, wanted)
-            self._stretch = _LEAST_STRETCH
+            self.concurrency = max(self.minimum, needed, 0.75 * self._good_c)
+            self._stretch = LEAST_STRETCH
             self._suspect = "r"
 
     def _blame_c(self) -> bool:
@@ -272,9 +299,9 @@ class Limiter:
         """The rate probe failed: was the last step good, or did it only live off a burst?"""
         margin = 0.97 if self._cost else 1.0
         close = margin * max(min(0.99 * self.rate, 1.01 * measured), 0.99 * self._held_r)
-        middle = 0.5 * (self._held_r + self._good_r)
+        middle = self._good_r
         if (
-            middle > 1.03 * close
+            middle > 1.01 * close
             and not self._cost
             and (not self._bursty or self.rate > 1.5 * measured)
         ):
@@ -284,116 +311,41 @@ class Limiter:
             self.rate = close
         self._stretch_hold()
 
-    def _leave_starvation(self, now: float) -> None:
-        patience, self.starved = self.starved, 0
-        if patience < 2:
-            self.unhindered(now)
-            return
-        self._strikes = 0
-        self._stretch_hold()
-        if patience >= 5:
-            self._most_steps = 1  # so long a silence is the rest of a window: climb slowly
-        self.rate = self._good_r = min(self._good_r, self._meter.end_cycle(now))
-        self._suspect = "r"
+    # -- starting --------------------------------------------------------------------------
 
-    # -- holding and probing ---------------------------------------------------------------
+    def restart(self, now: float, ticket: Ticket) -> None:
+        """The site serves again after it served nothing: what was measured meanwhile is void.
 
-    def _stretch_hold(self) -> None:
-        self._stretch = min(_MOST_STRETCH, self._stretch + 1)
+        Start from one at a time, as slow as the request that got through, up to what was good.
+        """
+        self._strikes = self._stretch = 0
+        credible = self._meter.accepted > CREDIBLE
+        known_c = max(self._prior_c, self._good_c) if credible else math.inf
+        known_r = self._prior_r
+        cycle = self._meter.end_cycle(now)
+        if self.starved >= LONG_SILENCE:
+            self._silences += 1
+            if self._silences >= 2 and cycle < math.inf:
+                # Silence again may be the rest of a window: serve its mean, and climb slowly.
+                known_r = min(known_r, cycle)
+                self._most_steps = 1
+        self.starved = 0
+        self._fresh = 1
+        self._mode = "start"
+        self._start = SlowStart(
+            self.minimum,
+            rate=1 / max(ticket.waited, self.latency),
+            most=known_c,
+            most_rate=known_r,
+            since=self.last_seq,
+        )
+        self.rate = self._start.rate
+        self.concurrency = self._good_c = self.minimum
 
-    def _enter_hold(self) -> None:
-        self._mode = "hold"
-        self._fresh = 0
-        self._round = Round(self.last_seq)
-
-    def _hold(self, now: float, ceiling: float) -> None:
-        stretch = 2.0**self._stretch
-        accepts = self._round.accepts
-        left = max(0.0, 1 - accepts / (FIRST_HOLD * stretch))
-        self.rate = self._good_r * (1 - DIP * left**3)
-        held = now - self._cut_at
-        long = held >= LONGEST_HOLD and accepts >= 2 * FIRST_HOLD and self._most_steps > 1
-        if not (left <= 0 or long) or held < HOLD_PER_PAUSE * stretch * self._cost:
-            return
-        self._unsure = math.inf
-        self._held_c = self._good_c
-        self._held_r = self._good_r
-        self._held_latency = self._round.latency
-        self._held_load = self._round.load
-        capped = self._round.often_capped(self._good_c) and self._good_c < ceiling
-        if self._round.mostly_paced and not (capped and self._probed == "r"):
-            self._start_r()
-        elif capped:
-            self._start_c(ceiling)
-
-    def _start_r(self) -> None:
-        self._mode, self._probed, self._step = "r", "r", 0
-        self._next_r()
-
-    def _start_c(self, ceiling: float) -> None:
-        self._mode, self._probed, self._step = "c", "c", 1
-        self._next_c(ceiling)
-
-    def _next_c(self, ceiling: float) -> None:
-        self.concurrency = min(ceiling, self._good_c + self._step)
-        self._round = Round(self.last_seq)
-
-    def _next_r(self) -> None:
-        self.rate = self._good_r * (1 + DIP * 2**self._step)
-        self._round = Round(self.last_seq)
-
-    def _need(self) -> float:
-        """Accepts that a concurrency has to bring before it counts as good."""
-        return max(12.0, 2 * self.concurrency)
-
-    def _probe_c(self, ticket: Ticket, ceiling: float) -> None:
-        step = self._round
-        step.tested += ticket.load > self._good_c
-        need = self._need()
-        if step.accepts >= need and step.tested >= 3:
-            gain = step.load / self._held_load
-            if step.latency > self._held_latency * (0.4 + 0.7 * gain):
-                self.concurrency = self._good_c = self._held_c
-                self._stretch_hold()
-                self._enter_hold()
-                return
-            self._good_c = self.concurrency
-            self._suspect = "c"
-            if step.mostly_paced:
-                self._start_r()
-            elif self._good_c >= ceiling:
-                self._enter_hold()
-            else:
-                self._step = min(2 * self._step, max(1, int(self._good_c / 2)))
-                self._next_c(ceiling)
-        elif step.accepts > 4 * need:
-            self.concurrency = self._good_c
-            if step.mostly_paced:
-                self._start_r()
-            else:
-                self._enter_hold()
-
-    def _probe_r(self, ticket: Ticket, now: float, ceiling: float) -> None:
-        step = self._round
-        if ticket.seq <= step.seq:
-            return
-        step.tested += 1
-        if step.tested == 1:
-            step.first_at = now
-        passed = now - step.first_at
-        if step.tested < 9 or passed < 0.5:
-            return
-        capped = step.often_capped(self._good_c)
-        if (step.mostly_paced and not capped) or step.tested - 1 >= 0.9 * self.rate * passed:
+    def _grow(self, ticket: Ticket, latency: float, ceiling: float) -> None:
+        growing = self._start.accepted(ticket, latency, ceiling)
+        self.rate = self._start.rate
+        self.concurrency = self._good_c = max(self.minimum, self._start.concurrency)
+        if not growing:
             self._good_r = self.rate
-            if self._suspect == "r":
-                room = min(ceiling, ROOM * self.rate * self.latency + 1)
-                self.concurrency = self._good_c = max(self._good_c, room)
-            self._step = min(self._step + 1, self._most_steps)
-            self._next_r()
-            return
-        self.rate = self._good_r
-        if capped and self._good_c < ceiling:
-            self._start_c(ceiling)
-        else:
             self._enter_hold()

@@ -7,6 +7,9 @@ from collections import deque
 
 from scrapy_backpressure.control.pacer import Ticket
 
+CREDIBLE = 20
+"""Accepts before an outage from which on what was good then is a ceiling after it."""
+
 
 class RateMeter:
     """Accepted requests per second, measured between marks.
@@ -15,13 +18,13 @@ class RateMeter:
     such moments a token bucket serves just what it was refilled with, whatever its size.
     """
 
-    __slots__ = ("_cycle", "_marks", "_paused", "accepted")
+    __slots__ = ("_cycle", "_marks", "_outage", "_paused", "accepted")
 
     def __init__(self, now: float) -> None:
         self.accepted = 0
         self._paused = 0.0
         self._marks: deque[tuple[float, int, float]] = deque([(now, 0, 0.0)], maxlen=8)
-        self._cycle = (now, 0)
+        self._cycle = self._outage = (now, 0)
 
     def mark(self, now: float) -> None:
         """Measure from here."""
@@ -45,12 +48,22 @@ class RateMeter:
                 break
         return rate
 
+    def begin_outage(self, now: float) -> None:
+        """A refusal that an outage may follow."""
+        self._outage = (now, self.accepted)
+
+    def rate_since_outage(self, now: float) -> float:
+        """Per second since the last time that an outage may have begun."""
+        at, count = self._outage
+        return (self.accepted - count) / (now - at) if now > at else math.inf
+
     def end_cycle(self, now: float) -> float:
-        """Per second since the last long silence ended; another one ends now."""
+        """An outage ends: per second since the one before ended; inf if that says nothing."""
         at, count = self._cycle
         self._cycle = (now, self.accepted)
         self.mark(now)
-        return (self.accepted - count) / (now - at) if now > at else math.inf
+        accepts = self.accepted - count
+        return accepts / (now - at) if accepts > CREDIBLE else math.inf
 
 
 class LoadMeter:

@@ -21,7 +21,7 @@ SLACK = 0.005
 class Ticket:
     """One request under way."""
 
-    __slots__ = ("at_cap", "hurried", "interval", "load", "paced", "sent_at", "seq")
+    __slots__ = ("at_cap", "hurried", "interval", "load", "paced", "sent_at", "seq", "waited")
 
     def __init__(self, seq: int, sent_at: float, load: int) -> None:
         self.seq = seq
@@ -35,6 +35,8 @@ class Ticket:
         """Sent as soon as the rate cap allowed it."""
         self.hurried = False
         """Sent sooner after the one before than the rate alone allows."""
+        self.waited = math.inf
+        """Seconds since the one before was sent."""
         self.interval = 0.0
         """Seconds of pace that it took."""
 
@@ -61,6 +63,7 @@ class Pacer:
         ticket.interval = interval
         ticket.paced = by_rate and late < max(SLACK_SHARE * interval, SLACK)
         ticket.hurried = by_rate and now - self._sent_at < 0.97 * interval
+        ticket.waited = now - self._sent_at
         self._sent_at = now
         if not by_rate:
             self._base = max(due, now - 0.5 * interval)

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta, timezone
 from email.utils import parsedate_tz
 from typing import TYPE_CHECKING
 
-from .outcome import Quota
+from scrapy_backpressure.control.outcome import Quota
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -369,3 +369,48 @@ def test_time_in_which_nothing_was_asked_is_no_stall() -> None:
     before = lane.stalled_for
     lane.ready_at(now + 1800.0)
     assert lane.stalled_for == before
+
+
+# -- silence -----------------------------------------------------------------------------------
+
+LOST = Verdict(Outcome.FAILED, "TimeoutError", answered=False)
+
+
+def test_a_lane_whose_requests_hang_takes_no_more() -> None:
+    lane = make(start=4)
+    lane.sent(0.0)
+    assert lane.ready_at(3.0) == math.inf
+
+
+def test_an_answer_ends_the_hanging() -> None:
+    lane = make(start=4)
+    first = lane.sent(0.0)
+    lane.sent(0.0)
+    finish(lane, first, 3.0)
+    assert lane.ready_at(4.0) < math.inf
+
+
+def test_a_lane_without_answers_sends_no_more_than_at_the_start() -> None:
+    lane = make(start=4)
+    now = 0.0
+    for _ in range(40):
+        now = exchange(lane, now)
+        for ticket in fill(lane, now):
+            finish(lane, ticket, now + 0.1)
+    for ticket in fill(lane, now)[:3]:
+        finish(lane, ticket, now + 0.1, LOST)
+    pour(lane, now + 0.2, 1.0)
+    assert lane.in_flight <= 4
+
+
+def test_the_lane_starts_anew_when_the_breaker_closes() -> None:
+    lane = make(start=4)
+    now = 0.0
+    for _ in range(5):
+        now = exchange(lane, now, FAILED)
+    for _ in range(3):
+        now = exchange(lane, now)
+    assert not lane.breaker_open
+    for _ in range(30):
+        now = exchange(lane, now)
+    assert lane.rate == math.inf

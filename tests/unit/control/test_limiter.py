@@ -162,3 +162,69 @@ def test_halving_and_taking_it_back_leaves_concurrency_as_it_was() -> None:
     drive.limiter.halve(0.0)
     drive.limiter.restore(12)
     assert drive.limiter.concurrency == 12
+
+
+def test_starts_anew_after_an_outage_instead_of_creeping() -> None:
+    drive = Drive(start=4)
+    for _ in range(5):
+        drive.refuse(drive.send(1))
+        drive.now += 1
+    for _ in range(40):
+        drive.now += LATENCY
+        drive.accept(drive.send(max(1, round(drive.limiter.concurrency))))
+    assert drive.limiter.rate == math.inf
+    assert drive.limiter.concurrency >= 16
+
+
+def test_after_an_outage_what_was_good_before_is_the_ceiling() -> None:
+    drive = Drive()
+    for _ in range(40):
+        drive.round(bears=10)
+    for _ in range(5):
+        drive.refuse(drive.send(1))
+        drive.now += 1
+    for _ in range(8):
+        drive.round()
+    assert 8 <= drive.limiter.concurrency <= 11
+
+
+def test_a_refusal_during_the_new_start_gives_the_rate_since_the_first_cut() -> None:
+    drive = Drive(start=1)
+    for _ in range(4):
+        drive.refuse(drive.send(1))
+        drive.now += 1
+    for _ in range(2):
+        drive.accept(drive.send(1))
+        drive.now += 0.5
+    drive.refuse(drive.send(1))
+    assert 0.3 < drive.limiter.rate <= 4.0
+
+
+def test_a_single_lost_request_changes_nothing() -> None:
+    drive = Drive(start=16)
+    drive.limiter.lost(drive.send(1)[0], 0.0)
+    assert drive.limiter.concurrency == 16
+
+
+def test_many_lost_requests_cut_a_quarter_once_a_round_trip() -> None:
+    drive = Drive(start=16)
+    for ticket in drive.send(16):
+        drive.limiter.lost(ticket, 0.0)
+    assert drive.limiter.concurrency == 12
+
+
+def test_lost_requests_leave_the_rate_alone() -> None:
+    drive = Drive(start=16)
+    for ticket in drive.send(16):
+        drive.limiter.lost(ticket, 0.0)
+    assert drive.limiter.rate == math.inf
+
+
+def test_concurrency_falls_first_when_refusals_go_on() -> None:
+    drive = Drive()
+    for _ in range(40):
+        drive.round(bears=10)
+    for _ in range(3):
+        drive.round(bears=3)
+    assert drive.limiter.rate == math.inf
+    assert drive.limiter.concurrency <= 4

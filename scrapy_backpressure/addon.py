@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from scrapy.downloadermiddlewares.retry import RetryMiddleware as StockRetryMiddleware
 from scrapy.exceptions import NotConfigured
 from scrapy.utils.misc import load_object
+from scrapy.utils.python import global_object_name
 
 from scrapy_backpressure.concurrency import ConcurrencyMiddleware
 from scrapy_backpressure.extension import BackpressureExtension
@@ -40,14 +41,19 @@ class Addon:
             "DOWNLOADER_MIDDLEWARES", ConcurrencyMiddleware, 950
         )
         self._replace_retry_middleware(settings)
-        if not settings.getint("CONCURRENT_REQUESTS_PER_IP"):
+        if not settings.getint("CONCURRENT_REQUESTS_PER_IP"):  # with it, the queue would raise
             settings.set("SCHEDULER_PRIORITY_QUEUE", SlotAwarePriorityQueue, priority="addon")
 
     def _replace_retry_middleware(self, settings: Settings) -> None:
         name = "DOWNLOADER_MIDDLEWARES"
+        components = settings.getdict(name)
         place = _RETRY_PRIORITY
-        for component, priority in settings.getdict(name).items():
-            if load_object(component) is StockRetryMiddleware and priority is not None:
-                place = priority  # where the project moved it to
-        settings.set_in_component_priority_dict(name, StockRetryMiddleware, None)
+        for component, priority in list(components.items()):
+            if load_object(component) is StockRetryMiddleware:
+                del components[component]
+                if priority is not None:
+                    place = priority  # where the project moved it to
+        # By path, as in DOWNLOADER_MIDDLEWARES_BASE: Scrapy 2.14 takes a class for another key.
+        components[global_object_name(StockRetryMiddleware)] = None
+        settings.set(name, components, settings.getpriority(name) or 0)
         settings.setdefault_in_component_priority_dict(name, RetryMiddleware, place)

@@ -181,7 +181,7 @@ def test_interrupted_crawl_closes_soon_and_dead_letters_what_it_had(
     site: Sites, crawl: Crawls, reactor: str
 ) -> None:
     bad, good = "127.0.0.2", "127.0.0.3"
-    where = site({"hosts": {good: {"latency": 0.1}, bad: TRY_LATER}})
+    where = site({"hosts": {good: {"latency": 0.3}, bad: TRY_LATER}})
     source = """
     class Interrupted(Spider):
         name = "interrupted"
@@ -199,7 +199,7 @@ def test_interrupted_crawl_closes_soon_and_dead_letters_what_it_had(
         source,
         {"BACKPRESSURE_QUEUE_HIGH": 200},
         args={"bad": where.url("", host=bad), "good": where.url("", host=good)},
-        sigint_after=lambda: where.stats()["hits"] >= 12,
+        sigint_after=lambda: where.stats()["hits"] >= 24,  # by then, the queue is full
         reactor=reactor,
     )
     assert_sound(result)
@@ -215,11 +215,11 @@ def test_interrupted_crawl_closes_soon_and_dead_letters_what_it_had(
 def test_interrupted_crawl_with_a_jobdir_goes_on_in_the_next_run(
     site: Sites, crawl: Crawls
 ) -> None:
-    where = site(latency=0.02, faults=[later_once("/page/[0-2]", 2)])
+    where = site(latency=0.2, faults=[later_once("/page/[0-2]", 2)])
     settings = {"JOBDIR": "job", "BACKPRESSURE_QUEUE_HIGH": 200}
     args = {"base": where.url(""), "count": 60}
     first = crawl(
-        PAGES, settings, args=args, sigint_after=lambda: where.stats()["failed"] == 3, timeout=30
+        PAGES, settings, args=args, sigint_after=lambda: where.stats()["hits"] >= 12, timeout=30
     )
     assert_sound(first)
     assert first.reason == "shutdown"

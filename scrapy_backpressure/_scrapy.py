@@ -6,7 +6,10 @@ change upstream has one place to be followed in.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from scrapy.pqueues import _path_safe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,6 +85,11 @@ def drain_memory(engine: ExecutionEngine) -> Iterator[Request]:
         return
     while (request := queue.pop()) is not None:
         yield request
+
+
+def slot_folder(queue_key: str, slot: str) -> Path:
+    """Where DownloaderAwarePriorityQueue keeps *slot* on disk (``pqueues._path_safe``)."""
+    return Path(queue_key, _path_safe(slot))
 
 
 def watch_enqueue(engine: ExecutionEngine, told: Callable[[Request, bool], None]) -> None:

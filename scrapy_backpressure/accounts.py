@@ -47,7 +47,7 @@ class Accounts:
         self.answers = 0
         """Fetches of scheduled requests that have ended."""
         self.parked = 0
-        self.released = 0
+        """Requests that went into the retry queue in this run."""
         self._offered: set[Request] = set()
         self._continuing: Request | None = None
         self._releasing: Request | None = None
@@ -117,7 +117,6 @@ class Accounts:
             self._crawler.engine.crawl(request)
         finally:
             self._releasing = None
-        self.released += 1
         self._crawler.stats.inc_value("backpressure/retry_queue/released")
 
     def unreadable(self, error: Exception) -> None:

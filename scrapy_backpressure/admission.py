@@ -11,7 +11,7 @@ import math
 import random
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from scrapy.utils.defer import maybe_deferred_to_future
 from twisted.internet.defer import Deferred
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from scrapy_backpressure.control.outcome import Verdict
     from scrapy_backpressure.settings import BackpressureSettings
 
-_IDLE_SECONDS = 600.0
+_IDLE_SECONDS = 600.0  # after which a slot is forgotten
 _MAX_SLOTS = 20_000
-_WINDOW = 20
+_WINDOW = 20  # the last answers of a slot, of which the share of bad ones is taken
 _WINDOW_MIN = 10
 _WINDOW_SECONDS = 60.0
 _TURN_LASTS = 0.1
@@ -54,8 +54,8 @@ class Flight:
     reserved_at: float = 0.0
     sent_at: float | None = None
     verdict: Verdict | None = None
-    attempt: dict[str, Any] | None = None
     raw: Response | None = None
+    """The answer as it came, whose body is found to be whole once it is decoded."""
     hopeless: str | None = None
     """Why it is not sent at all: ``stalled`` or ``max_pause``."""
     given_up: str | None = None
@@ -197,10 +197,8 @@ class Admission:
             return "stalled"
         return None
 
-    def turn_at(self, slot: Slot, lane: Lane, now: float | None = None) -> float:
+    def turn_at(self, slot: Slot, lane: Lane, now: float) -> float:
         """When one more request may go through *lane*: up to *now*, a time, or ``inf``."""
-        if now is None:
-            now = self._clock.now()
         if slot.in_flight >= slot.limits.concurrency:
             return math.inf
         return max(lane.ready_at(now), slot.next_at)

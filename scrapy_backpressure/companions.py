@@ -24,7 +24,6 @@ def warn_about_companions(extension: BackpressureExtension) -> None:
     concurrency = crawler.get_downloader_middleware(ConcurrencyMiddleware)
     retry = crawler.get_downloader_middleware(RetryMiddleware)
     stock_retry = crawler.get_downloader_middleware(StockRetryMiddleware)
-    extension.admission.learning = concurrency is not None
     warnings = []
     if retry is not None and stock_retry is not None:
         warnings.append(

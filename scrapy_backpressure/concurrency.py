@@ -45,6 +45,7 @@ class ConcurrencyMiddleware:
         self._extension = extension
         self._crawler = extension.crawler
         self._admission = extension.admission
+        self._admission.learning = True
         self._clock = extension.clock
         self._policy = extension.policy
         self._robotstxt_timeout = extension.config.robotstxt_timeout

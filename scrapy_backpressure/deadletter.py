@@ -19,6 +19,7 @@ from scrapy.exporters import CsvItemExporter, XmlItemExporter
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.python import without_none_values
 
+from scrapy_backpressure.history import HISTORY, KEPT_ATTEMPTS, PREFIX
 from scrapy_backpressure.signals import request_dead_lettered
 from scrapy_backpressure.storage.codec import JsonRecord, clean_text, iso_time
 
@@ -35,7 +36,6 @@ logger = logging.getLogger(__name__)
 
 _SETTING = "BACKPRESSURE_DEAD_LETTER_FEEDS"
 _STATS_PREFIX = "backpressure/dead_letters/"
-_MAX_ATTEMPTS = 20
 _RUN_META = frozenset(
     {
         *("download_latency", "retry_times", "is_start_request", "cached_response"),
@@ -114,7 +114,7 @@ class DeadLetter:
         is kept as it is.
         """
         spider = crawler.spider
-        history = request.meta.get("backpressure_history") or {}
+        history = request.meta.get(HISTORY) or {}
         record = JsonRecord(secrets)
         fields = {
             "url": record.url(request.url, "url"),
@@ -145,7 +145,7 @@ class DeadLetter:
             first_seen=iso_time(history.get("first_seen", now)),
             outcome=None if outcome is None else outcome.value,
             reason=told.text(reason),
-            attempts=[told.attempt(a) for a in history.get("attempts", ())[-_MAX_ATTEMPTS:]],
+            attempts=[told.attempt(a) for a in history.get("attempts", ())[-KEPT_ATTEMPTS:]],
             request=fields,
             dropped=[clean_text(name) for name in record.dropped],
             response=None
@@ -165,7 +165,7 @@ class DeadLetter:
 
 
 def _is_internal(key: Any) -> bool:
-    return isinstance(key, str) and (key in _RUN_META or key.startswith("backpressure_"))
+    return isinstance(key, str) and (key in _RUN_META or key.startswith(PREFIX))
 
 
 def _body(body: bytes) -> dict[str, str]:

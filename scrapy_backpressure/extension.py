@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _GROWTH_SAMPLES = 30
+"""Samples over which the retry queue has to have grown to close the gate."""
 
 
 class BackpressureExtension:
@@ -136,8 +137,10 @@ class BackpressureExtension:
         self.accounts.flush()
         self.accounts.close()
         self.gate.set(frozenset())
-        self.retry_queue.close()
-        self._reporter.closed()
+        try:
+            self.retry_queue.close()
+        finally:  # a full disk is no reason to keep quiet about the rest
+            self._reporter.closed()
 
     # -- sampling ----------------------------------------------------------
 
@@ -225,7 +228,7 @@ def extension_of(crawler: Crawler, component: type) -> BackpressureExtension:
     extension = crawler.get_extension(BackpressureExtension)
     if extension is not None:
         return extension
-    if not crawler.settings.getbool("BACKPRESSURE_ENABLED", True):
+    if not BackpressureSettings.from_settings(crawler.settings).enabled:
         raise NotConfigured("BACKPRESSURE_ENABLED is False")
     raise NotConfigured(
         f"{component.__name__} needs BackpressureExtension; add to your settings: "

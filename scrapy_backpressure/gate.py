@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 _ASIDE_MAX = 100
 _HELD_MAX = 100
+"""Callbacks that may be held back where CONCURRENT_REQUESTS sets no limit."""
 _LONG_PAUSE = 5.0
+"""Seconds from which on the pause of a slot sets its start requests aside."""
 _SLICE = 0.005
 """Seconds for which start() may be read before the event loop has its turn."""
 
@@ -43,8 +45,6 @@ class Gate:
         self.reasons: frozenset[str] = frozenset()
         self.held = 0
         """Callbacks that are being held back."""
-        self.start_waits = False
-        """Whether ``start()`` is being held back."""
         self.start_failed = False
         """Whether ``start()`` raised."""
         self.aside: deque[tuple[str, Request]] = deque()
@@ -114,46 +114,41 @@ class StartGateMiddleware:
         """
         gate = self._gate
         exhausted = False
-        try:
-            while True:
-                if _scrapy.is_closing(self._extension.crawler.engine):
-                    # Whatever start() has left would be read only to be given up.
-                    if await self._cancelled(gate.wait()):
-                        return
-                    continue
-                recovered = self._recovered()
-                if recovered is not None:
-                    yield recovered
-                    continue
-                if exhausted and not gate.aside:
+        while True:
+            if _scrapy.is_closing(self._extension.crawler.engine):
+                # Whatever start() has left would be read only to be given up.
+                if await self._cancelled(gate.wait()):
                     return
-                if exhausted or self._start_must_wait():
-                    gate.start_waits = True
-                    if await self._cancelled(gate.wait()):
-                        return
-                    continue
-                gate.start_waits = False
-                # The engine reads on without a pause while it has enough to do.
-                if await self._cancelled(self._slices.breathe()):
+                continue
+            recovered = self._recovered()
+            if recovered is not None:
+                yield recovered
+                continue
+            if exhausted and not gate.aside:
+                return
+            if exhausted or self._start_must_wait():
+                if await self._cancelled(gate.wait()):
                     return
-                try:
-                    item_or_request = await anext(start)
-                except StopAsyncIteration:
-                    exhausted = True
+                continue
+            # The engine reads on without a pause while it has enough to do.
+            if await self._cancelled(self._slices.breathe()):
+                return
+            try:
+                item_or_request = await anext(start)
+            except StopAsyncIteration:
+                exhausted = True
+                continue
+            except Exception as error:
+                gate.start_failed = not isinstance(error, CloseSpider)
+                while gate.aside:  # it would be lost with this generator
+                    yield gate.aside.popleft()[1]
+                raise
+            if isinstance(item_or_request, Request):
+                key = self._admission.slot_key(item_or_request)
+                if self._in_trouble(key):
+                    gate.aside.append((key, item_or_request))
                     continue
-                except Exception as error:
-                    gate.start_failed = not isinstance(error, CloseSpider)
-                    while gate.aside:  # it would be lost with this generator
-                        yield gate.aside.popleft()[1]
-                    raise
-                if isinstance(item_or_request, Request):
-                    key = self._admission.slot_key(item_or_request)
-                    if self._in_trouble(key):
-                        gate.aside.append((key, item_or_request))
-                        continue
-                yield item_or_request
-        finally:
-            gate.start_waits = False
+            yield item_or_request
 
     async def _cancelled(self, wait: Awaitable[None]) -> bool:
         """Wait; whether the engine is being stopped instead."""

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from scrapy import Request
 
 PREFIX = "backpressure_"
-HISTORY = "backpressure_history"
-DUE = "backpressure_due"
+HISTORY = f"{PREFIX}history"
+DUE = f"{PREFIX}due"
 """Epoch seconds before which the request is not to be sent."""
 
 KEPT_ATTEMPTS = 20
+"""Attempts that are remembered, the last ones, here and in dead letters."""
 
 
 def history(request: Request) -> dict[str, Any] | None:

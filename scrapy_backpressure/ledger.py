@@ -18,7 +18,7 @@ class Ledger:
     resumed: int = 0
     """Requests that an earlier run of this JOBDIR left."""
     handled: int = 0
-    """Requests whose answer or failure went to the spider."""
+    """Requests whose answer went to the spider."""
     dead: Counter[str] = field(default_factory=Counter)
     """Dead letters by reason."""
     given_up: Counter[str] = field(default_factory=Counter)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BATCH = 200
-_MAX_SLEEP = 600.0
+_MAX_SLEEP = 600.0  # seconds between two looks at the clock
+_TRY_AGAIN = 10.0  # seconds after a database that cannot be read
 
 
 class RetryQueue:
@@ -119,7 +120,13 @@ class RetryQueue:
     def release_due(self) -> None:
         """Give back what is due, some at a time so that the event loop gets its turn."""
         now = self._clock.epoch()
-        for request in self._decode(self._stored.pop_due(now, _BATCH)):
+        try:
+            batch = self._stored.pop_due(now, _BATCH)
+        except sqlite3.Error:
+            logger.exception("Cannot read the retry queue", extra={"spider": self._spider})
+            self._alarm.at(now + _TRY_AGAIN)
+            return
+        for request in self._decode(batch):
             self._books.release(request)
         for _ in range(_BATCH):
             if not self._memory or self._memory[0][0] > now:
@@ -142,8 +149,11 @@ class RetryQueue:
             self._alarm.at(min(due, self._clock.epoch() + _MAX_SLEEP))
 
     def commit(self) -> None:
-        """Write what the next run has to find."""
-        self._stored.commit()
+        """Write what the next run has to find. Where that fails, the next call tries again."""
+        try:
+            self._stored.commit()
+        except sqlite3.Error:
+            logger.exception("Cannot write the retry queue", extra={"spider": self._spider})
 
     def drain(self) -> Iterator[Request]:
         """Take out everything that would be lost when the crawl closes."""

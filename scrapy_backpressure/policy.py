@@ -11,10 +11,15 @@ from urllib.parse import urlsplit
 
 from scrapy.utils.misc import load_object
 
-from ._scrapy_body import body_prefix, gzip_is_cut, gzip_size, is_truncated_gzip
-from .control import markers
-from .control.outcome import Outcome, Quota, Verdict
-from .control.ratelimit_headers import parse_quota, parse_retry_after
+from scrapy_backpressure._scrapy_body import (
+    body_prefix,
+    gzip_is_cut,
+    gzip_size,
+    is_truncated_gzip,
+)
+from scrapy_backpressure.control import markers
+from scrapy_backpressure.control.outcome import Outcome, Quota, Verdict
+from scrapy_backpressure.control.ratelimit_headers import parse_quota, parse_retry_after
 
 if TYPE_CHECKING:
     from scrapy import Request

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _WARN_SHARE = 0.8
+"""Share of QUEUE_HIGH from which the first warning is due."""
 _FULL_SAMPLES = 120
+"""Samples, of which more than _FULL_SHARE have to find the gate closed for the second."""
 _FULL_SHARE = 0.5
 
 
@@ -95,7 +97,7 @@ class Reporter:
         if all(lane.breaker_open for lane in slot.lanes.values()):
             return "is failing; one probe at a time"
         if slot.paused_until > now:
-            return f"asked for a pause of {slot.paused_until - now:.0f} s more"
+            return f"is left alone for {slot.paused_until - now:.0f} s more"
         rate = sum(lane.rate for lane in slot.lanes.values())
         pace = f", {rate:.3g}/s" if rate != float("inf") else ""
         ceiling = " (your setting)" if slot.concurrency == slot.limits.concurrency else ""

@@ -16,6 +16,7 @@ from scrapy_backpressure.control.backoff import backoff
 from scrapy_backpressure.control.outcome import Outcome, Verdict
 from scrapy_backpressure.extension import BackpressureExtension, extension_of
 from scrapy_backpressure.policy import is_truncated_gzip
+from scrapy_backpressure.settings import BackpressureSettings
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -72,7 +73,7 @@ class RetryMiddleware:
         """
         if not crawler.settings.getbool("RETRY_ENABLED"):
             raise NotConfigured
-        if not crawler.settings.getbool("BACKPRESSURE_ENABLED", True):
+        if not BackpressureSettings.from_settings(crawler.settings).enabled:
             return StockRetryMiddleware.from_crawler(crawler)
         return cls(extension_of(crawler, cls))
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scrapy.pqueues import DownloaderAwarePriorityQueue, _path_safe
+from scrapy.pqueues import DownloaderAwarePriorityQueue
 
+from scrapy_backpressure import _scrapy
 from scrapy_backpressure.control.rotation import Rotation
 from scrapy_backpressure.extension import BackpressureExtension
 
@@ -33,6 +33,7 @@ class SlotAwarePriorityQueue(DownloaderAwarePriorityQueue):
 
     def __init__(self, crawler: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(crawler, *args, **kwargs)
+        self._slot_key = crawler.engine.downloader.get_slot_key
         self._rotation: Rotation[str] = Rotation()
         for slot in self.pqueues:
             self._rotation.add(slot)
@@ -46,7 +47,7 @@ class SlotAwarePriorityQueue(DownloaderAwarePriorityQueue):
             self._now = lambda: 0.0
 
     def push(self, request: Request) -> None:
-        slot = self._downloader_interface.get_slot_key(request)
+        slot = self._slot_key(request)
         if slot not in self.pqueues:
             self.pqueues[slot] = self.pqfactory(slot)
         self.pqueues[slot].push(request)  # a request that cannot be serialised raises here
@@ -88,7 +89,7 @@ class SlotAwarePriorityQueue(DownloaderAwarePriorityQueue):
         self.pqueues.pop(slot).close()
         if self.key:
             with suppress(OSError):  # not empty: Scrapy's queue left a file in it
-                Path(self.key, _path_safe(slot)).rmdir()
+                _scrapy.slot_folder(self.key, slot).rmdir()
 
     def peek(self) -> Request | None:
         """The request that :meth:`pop` would return, left where it is.

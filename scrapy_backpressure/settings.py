@@ -131,8 +131,8 @@ class BackpressureSettings:
     queue_high: int | None = _setting(
         None,
         _optional(_integer(2), "to size it by throughput"),
-        "Open requests at which `start()` is paused. None: as many as `QUEUE_SECONDS` of the "
-        "measured throughput need, between 256 and 2000.",
+        "Open requests at which `start()` and callbacks are held back. None: as many as "
+        "`QUEUE_SECONDS` of the measured throughput need, between 256 and 2000.",
     )
     queue_low: int | None = _setting(
         None,
@@ -148,10 +148,13 @@ class BackpressureSettings:
     error_rate: float = _setting(
         0.5,
         _share,
-        "Share of bad answers of a slot above which its start requests wait aside.",
+        "Share of bad answers of a slot (of its last 20, in a minute) above which its start "
+        "requests wait aside while others pass.",
     )
     interval: float = _setting(1.0, _positive_seconds, "Seconds between two samples.")
-    start_concurrency: int = _setting(4, _integer(1), "Concurrency with which a lane starts.")
+    start_concurrency: int = _setting(
+        4, _integer(1), "Concurrency with which a lane (a slot through one proxy) starts."
+    )
     min_concurrency: int = _setting(
         1, _integer(1), "Concurrency under which a lane slows down in time instead."
     )
@@ -159,10 +162,13 @@ class BackpressureSettings:
         3600.0,
         _positive_seconds,
         "Longest pause, in seconds, that a crawl waits out. A site that asks for more is left "
-        "alone: its requests go to the next run (JOBDIR) or to the dead letters.",
+        "alone: its requests go to the next run (with a `JOBDIR`) or to the dead letters.",
     )
     backoff_base: float = _setting(
-        1.0, _positive_seconds, "First backoff ceiling in seconds; it doubles at each attempt."
+        1.0,
+        _positive_seconds,
+        "First backoff ceiling in seconds; it doubles at each attempt, and the wait is drawn at "
+        "random below it.",
     )
     backoff_max: float = _setting(300.0, _positive_seconds, "Largest backoff in seconds.")
     throttle_times: int = _setting(
@@ -176,25 +182,30 @@ class BackpressureSettings:
     retry_budget: float = _setting(
         0.2,
         _share,
-        "Retries per first attempt that a slot may send over time; beyond it they wait longer.",
+        "Retries of failed requests per first attempt that a slot may send over time. Beyond it "
+        "they wait longer; none is dropped.",
     )
     dead_letter_feeds: dict[Any, Any] = _setting(
         {"dead_letters/%(name)s-%(time)s.jsonl": {"format": "jsonlines"}},
         _feeds,
-        "Where dead letters go: same form as Scrapy's `FEEDS`. `{}` turns them off.",
+        "Where dead letters go: the form of Scrapy's `FEEDS`, with any storage, format, batches "
+        "and post-processing. `{}` turns them off.",
     )
     dead_letter_on: tuple[str, ...] = _setting(
         ("retries", "blocked", "download_error"),
         _categories,
-        "What makes a dead letter: " + ", ".join(f"`{c}`" for c in DEAD_LETTER_CATEGORIES) + ".",
+        "What makes a dead letter.",
     )
     dead_letter_secrets: bool = _setting(
-        False, _boolean, "Whether dead letters keep credentials and cookies."
+        False,
+        _boolean,
+        "Whether dead letters keep `Authorization`, `Proxy-Authorization`, cookies, and "
+        "`user:password` in URLs.",
     )
     outcome_policy: Any = _setting(
         "scrapy_backpressure.OutcomePolicy",
         _class_path,
-        "Class that says what an answer means; a subclass of `OutcomePolicy`.",
+        "Class that says what an answer means, a subclass of `OutcomePolicy`.",
     )
     robotstxt_timeout: float = _setting(
         10.0, _positive_seconds, "Longest wait, in seconds, for a robots.txt."

@@ -16,7 +16,8 @@ request_dead_lettered = object()
 ``request``, ``reason``, ``spider``."""
 
 gate_closed = object()
-"""``start()`` is held back from now on. Arguments: ``reason``, ``spider``."""
+"""``start()`` is held back from now on. Arguments: ``reason`` (``queue``, ``retries``, ``memory``;
+comma-separated if several), ``spider``."""
 
 gate_opened = object()
 """``start()`` goes on. Arguments: ``reason`` (what had closed the gate), ``closed_for`` (seconds),

@@ -8,7 +8,6 @@ import select
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -52,11 +51,6 @@ class Site:
             raise RuntimeError(f"the site did not start: {errors.decode(errors='replace')}")
         return int(line)
 
-    @property
-    def pid(self) -> int:
-        """The process id of the site."""
-        return self._process.pid
-
     def url(self, path: str = "/", host: str = "127.0.0.1") -> str:
         """Return the absolute URL of *path* on one of the site's hosts."""
         return f"http://{host}:{self.port}{path}"
@@ -83,14 +77,6 @@ class Site:
         """Return when *path* was hit, in seconds since the first request to the site."""
         found: list[float] = self.host(host).get("paths", {}).get(path, {}).get("times", [])
         return found
-
-    def wait_for(self, key: str, count: int, *, timeout: float = 30.0) -> None:
-        """Wait until the total *key* reaches *count*. Raises TimeoutError."""
-        ends = time.monotonic() + timeout
-        while self.stats()[key] < count:
-            if time.monotonic() > ends:
-                raise TimeoutError(f"{key} did not reach {count} in {timeout} s: {self.stats()}")
-            time.sleep(0.05)
 
     def reset(self, profile: Mapping[str, Any] | None = None) -> None:
         """Forget what happened; take *profile* if given, on hosts that the first one named.

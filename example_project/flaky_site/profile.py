@@ -17,7 +17,7 @@ A RULE has these keys, all optional (see :class:`Rule` for their meaning and def
     "serve_at_once": 10                 // more wait in a queue
     "rate": 20, "burst": 5              // a token bucket: requests a second, and how many at once
     "window": {"limit": 100, "seconds": 10}
-    "refuse_status": 429, "refuse_latency": 0, "refuse_body": "slow down"
+    "refuse_status": 429, "refuse_latency": 0, "refuse_body": "slow down", "refuse_headers": {}
     "retry_after": 2                    // seconds, "auto", any text, or a list: several headers
     "ban": 3                            // seconds of refusing, restarted by each early hit
     "quota": "ratelimit"                // dialect of the quota headers, see flaky_site.quota

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from scrapy.utils.misc import load_object
 from scrapy.utils.request import request_from_dict
 
+from scrapy_backpressure.history import PREFIX
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -108,7 +110,7 @@ def is_plain(request: Request) -> bool:
     return all(_is_immutable(value) for value in request.cb_kwargs.values()) and all(
         _is_immutable(value)
         for key, value in request.meta.items()
-        if key not in _SCRAPY_LISTS and not str(key).startswith("backpressure_")
+        if key not in _SCRAPY_LISTS and not str(key).startswith(PREFIX)
     )
 
 

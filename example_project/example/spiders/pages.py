@@ -10,7 +10,7 @@ from scrapy.http import Response, TextResponse
 
 
 class PagesSpider(scrapy.Spider):
-    """Fetches ``/page/0`` to ``/page/count`` of three hosts: ``-a port=8080 -a count=150``."""
+    """Fetches *count* pages of each of three hosts: ``-a port=8080 -a count=150``."""
 
     name = "pages"
     hosts = ("127.0.0.1", "127.0.0.2", "127.0.0.3")

@@ -1,0 +1,89 @@
+"""What the retry queue does while its database fails."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scrapy import Request, Spider
+
+from scrapy_backpressure import clock
+from scrapy_backpressure.clock import Clock
+from scrapy_backpressure.parking import RetryQueue
+from scrapy_backpressure.storage.sqlite import ParkedRequests
+
+URL = "http://site.example/"
+
+
+class Books:
+    """Takes what is due."""
+
+    def __init__(self) -> None:
+        self.released: list[str] = []
+
+    def release(self, request: Request) -> None:
+        self.released.append(request.url)
+
+
+class Timers:
+    """Timers that are set and never ring."""
+
+    def __init__(self) -> None:
+        self.delays: list[float] = []
+
+    def call_later(self, delay: float, *_: Any) -> Timers:
+        self.delays.append(delay)
+        return self
+
+    def cancel(self) -> None:
+        pass
+
+
+@pytest.fixture
+def timers(monkeypatch: pytest.MonkeyPatch) -> Timers:
+    timers = Timers()
+    monkeypatch.setattr(clock, "call_later", timers.call_later)
+    return timers
+
+
+@pytest.fixture
+def books() -> Books:
+    return Books()
+
+
+@pytest.fixture
+def queue(books: Any, timers: Timers, tmp_path: Path) -> Iterator[RetryQueue]:
+    queue = RetryQueue(Spider("pages"), tmp_path / "parked.sqlite", Clock(), books)
+    yield queue
+    queue.close()
+
+
+def fail(*_: Any) -> Any:
+    raise sqlite3.OperationalError("database or disk is full")
+
+
+def test_commit_that_fails_is_logged_and_nothing_is_lost(
+    queue: RetryQueue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.park(Request(URL), 0.0, "site.example")
+    with monkeypatch.context() as broken:
+        broken.setattr(ParkedRequests, "commit", fail)
+        queue.commit()
+    assert "Cannot write the retry queue" in caplog.text
+    queue.commit()
+    assert queue.persisted == 1
+
+
+def test_what_is_due_while_the_database_fails_is_tried_again(
+    queue: RetryQueue, books: Books, timers: Timers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.park(Request(URL), 0.0, "site.example")
+    with monkeypatch.context() as broken:
+        broken.setattr(ParkedRequests, "pop_due", fail)
+        queue._alarm._due()  # rings
+    assert 1 < timers.delays[-1] < 60
+    queue.release_due()
+    assert books.released == [URL]

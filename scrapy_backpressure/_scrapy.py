@@ -9,7 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from scrapy.http.request import NO_CALLBACK
 from scrapy.pqueues import _path_safe
+from scrapy.utils.httpobj import urlparse_cached
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,6 +52,12 @@ def mirror_concurrency(downloader: Downloader, key: str, concurrency: int) -> No
         slot.concurrency = max(1, concurrency)
 
 
+def slot_delay(downloader: Downloader, key: str, default: float) -> float:
+    """Seconds between two requests of a slot now, which extensions may change (``slot.delay``)."""
+    slot = downloader.slots.get(key)
+    return default if slot is None else float(slot.delay)
+
+
 def waive_delay(downloader: Downloader, key: str, delay: float) -> None:
     """Let the slot send its next request at once (``slot.lastseen``).
 
@@ -73,6 +81,12 @@ def scheduler_length(engine: ExecutionEngine, unknown: int = 0) -> int:
         return len(scheduler)  # type: ignore[arg-type]
     except TypeError:
         return unknown
+
+
+def keeps_its_own(engine: ExecutionEngine) -> str | None:
+    """The name of a scheduler whose queue we cannot read (no ``scheduler.mqs``), or None."""
+    scheduler = scheduler_of(engine)
+    return None if scheduler is None or hasattr(scheduler, "mqs") else type(scheduler).__name__
 
 
 def drain_memory(engine: ExecutionEngine) -> Iterator[Request]:
@@ -108,6 +122,15 @@ def watch_enqueue(engine: ExecutionEngine, told: Callable[[Request, bool], None]
         return taken
 
     scheduler.enqueue_request = watched  # type: ignore[method-assign]
+
+
+def is_robotstxt(request: Request) -> bool:
+    """Whether RobotsTxtMiddleware made this request, for which all others of the host wait."""
+    return (
+        request.callback is NO_CALLBACK
+        and bool(request.meta.get("dont_obey_robotstxt"))
+        and urlparse_cached(request).path == "/robots.txt"
+    )
 
 
 def in_progress(engine: ExecutionEngine) -> int:

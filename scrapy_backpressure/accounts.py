@@ -12,10 +12,10 @@ from scrapy.http import Response
 from scrapy.http.request import NO_CALLBACK
 
 from scrapy_backpressure import _scrapy, history
-from scrapy_backpressure.admission import Flight
 from scrapy_backpressure.deadletter import DeadLetter
 from scrapy_backpressure.ledger import Ledger
 from scrapy_backpressure.signals import request_dead_lettered, request_parked
+from scrapy_backpressure.slots import Flight
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,7 +81,15 @@ class Accounts:
             if request is not self._continuing:
                 self.ledger.accepted += 1
             self._continuing = None
-            due = request.meta.pop(history.DUE, None)
+            try:
+                due = history.take_due(request)
+            except ValueError as error:
+                due = None
+                logger.warning(
+                    "%(request)s is sent at once: %(error)s",
+                    {"request": request, "error": error},
+                    extra={"spider": spider},
+                )
             if due is not None and due > self._clock.epoch():
                 self._park(request, due, spider)
                 raise IgnoreRequest("parked until it is due")
@@ -250,23 +258,33 @@ class Accounts:
             self.ledger.given_up[reason] += 1
             stats.inc_value(f"backpressure/given_up/{reason}")
             return
+        try:
+            request = history.as_first_sent(request)
+            if error is not None and verdict is None:
+                request.meta[history.HISTORY] = history.with_attempt(
+                    request, self.attempt(request, error=error)
+                )
+            letter = DeadLetter.build(
+                request,
+                crawler=self._crawler,
+                outcome=None if verdict is None else verdict.outcome,
+                reason=reason,
+                response=response,
+                now=self._clock.epoch(),
+                secrets=self._config.dead_letter_secrets,
+            )
+        except Exception:  # from what is the user's: a fingerprinter, a class of requests
+            self.ledger.given_up[reason] += 1
+            stats.inc_value(f"backpressure/given_up/{reason}")
+            logger.exception(
+                "No dead letter can be made of %(request)s, which is given up (%(reason)s)",
+                {"request": request, "reason": reason},
+                extra={"spider": self._crawler.spider},
+            )
+            return
         self.ledger.dead[reason] += 1
         stats.inc_value("backpressure/dead_letters")
         stats.inc_value(f"backpressure/dead_letters/{reason}")
-        request = history.as_first_sent(request)
-        if error is not None and verdict is None:
-            request.meta[history.HISTORY] = history.with_attempt(
-                request, self.attempt(request, error=error)
-            )
-        letter = DeadLetter.build(
-            request,
-            crawler=self._crawler,
-            outcome=None if verdict is None else verdict.outcome,
-            reason=reason,
-            response=response,
-            now=self._clock.epoch(),
-            secrets=self._config.dead_letter_secrets,
-        )
         self._crawler.signals.send_catch_log(
             request_dead_lettered,
             letter=letter,
@@ -333,7 +351,17 @@ class Accounts:
             yield request
 
     def close(self) -> None:
-        """Count what is left for the next run of a JOBDIR."""
+        """Count what is left for the next run."""
         self.settle()
-        if self._extension.jobdir:
-            self.ledger.persisted = self.pending + self._extension.retry_queue.persisted
+        persisted = self._extension.retry_queue.persisted
+        own = _scrapy.keeps_its_own(self._crawler.engine)
+        if own and self.pending > 0:
+            logger.warning(
+                "%(pending)d requests are left in %(scheduler)s, which may or may not keep them; "
+                "the audit takes them for persisted",
+                {"pending": self.pending, "scheduler": own},
+                extra={"spider": self._crawler.spider},
+            )
+        if own or self._extension.jobdir:
+            persisted += max(0, self.pending)
+        self.ledger.persisted = persisted

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections import OrderedDict, deque
-from dataclasses import dataclass, field
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Protocol
 
 from scrapy.utils.defer import maybe_deferred_to_future
@@ -20,97 +19,22 @@ from scrapy_backpressure import _scrapy, history
 from scrapy_backpressure.clock import Alarm
 from scrapy_backpressure.control.backoff import RetryBudget
 from scrapy_backpressure.control.lane import Lane
+from scrapy_backpressure.slots import Flight, Slot, Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from scrapy import Request
     from scrapy.crawler import Crawler
-    from scrapy.http import Response
 
     from scrapy_backpressure.clock import Clock
-    from scrapy_backpressure.control.lane import Ticket
     from scrapy_backpressure.control.outcome import Verdict
     from scrapy_backpressure.settings import BackpressureSettings
 
 _IDLE_SECONDS = 600.0  # after which a slot is forgotten
 _MAX_SLOTS = 20_000
-_WINDOW = 20  # the last answers of a slot, of which the share of bad ones is taken
-_WINDOW_MIN = 10
-_WINDOW_SECONDS = 60.0
 _TURN_LASTS = 0.1
 """Seconds within which a place that the scheduler took for a request has to be used."""
-
-
-@dataclass(slots=True, eq=False)
-class Flight:
-    """One request on its way, from being handed out until its fetch has ended."""
-
-    request: Request
-    slot: Slot
-    scheduled: bool
-    lane: Lane | None = None
-    ticket: Ticket | None = None
-    reserved_at: float = 0.0
-    sent_at: float | None = None
-    verdict: Verdict | None = None
-    raw: Response | None = None
-    """The answer as it came, whose body is found to be whole once it is decoded."""
-    hopeless: str | None = None
-    """Why it is not sent at all: ``stalled`` or ``max_pause``."""
-    given_up: str | None = None
-    """The reason for which the retry middleware gave it up."""
-    response: Response | None = None
-    """The answer with which it was given up."""
-    marks: tuple[str, ...] = ()
-    """Meta keys that we set for the middlewares above, and take out again."""
-    delayed: tuple[float, float] = (0.0, 0.0)
-    """``next_at`` of its slot before and after its place was taken."""
-
-    def unmark(self, request: Request) -> None:
-        """Take our marks out of the meta of *request*, this one or a copy."""
-        for key in self.marks:
-            request.meta.pop(key, None)
-
-
-@dataclass(slots=True, eq=False)
-class _Waiter:
-    flight: Flight
-    lane: Lane
-    turn: Deferred[None]
-
-
-@dataclass(slots=True, eq=False)
-class Slot:
-    """What is known of one download slot."""
-
-    key: str
-    limits: _scrapy.SlotLimits
-    budget: RetryBudget
-    lanes: dict[str | None, Lane] = field(default_factory=dict)
-    in_flight: int = 0
-    next_at: float = 0.0
-    used_at: float = 0.0
-    waiters: deque[_Waiter] = field(default_factory=deque)
-    unsent: set[Flight] = field(default_factory=set)
-    """Flights of the scheduler that have a place and are still on their way to the site."""
-    window: deque[tuple[float, bool]] = field(default_factory=lambda: deque(maxlen=_WINDOW))
-
-    @property
-    def concurrency(self) -> int:
-        """Requests that may be in flight at once over all lanes."""
-        total = sum(lane.concurrency for lane in self.lanes.values())
-        return max(1, min(self.limits.concurrency, round(total)))
-
-    @property
-    def paused_until(self) -> float:
-        """Until when every lane is paused; 0.0 if one is not."""
-        return min((lane.paused_until for lane in self.lanes.values()), default=0.0)
-
-    def bad_share(self, now: float) -> float:
-        """Share of bad answers among the last ones; 0.0 while there are too few."""
-        recent = [bad for time, bad in self.window if now - time <= _WINDOW_SECONDS]
-        return sum(recent) / len(recent) if len(recent) >= _WINDOW_MIN else 0.0
 
 
 class SlotQueue(Protocol):
@@ -191,7 +115,7 @@ class Admission:
     def hopeless(self, slot: Slot, now: float) -> str | None:
         """Why nothing can be expected of *slot* in time; None if something can."""
         lanes = slot.lanes.values()
-        if all(lane.paused_until - now > self._config.max_pause for lane in lanes):
+        if all(lane.paused_until - now > self._config.longest_wait for lane in lanes):
             return "max_pause"
         if all(lane.stalled_for > self._config.stall_timeout for lane in lanes):
             return "stalled"
@@ -243,10 +167,12 @@ class Admission:
         slot.in_flight += 1
         if flight.scheduled:
             slot.unsent.add(flight)
-        if slot.limits.delay:
+        downloader = self._crawler.engine.downloader
+        slot.delay = _scrapy.slot_delay(downloader, slot.key, slot.limits.delay)
+        if slot.delay:
             spread = slot.limits.jitter
             factor = 1.0 + self._rng.uniform(-spread, spread) if spread else 1.0
-            before, slot.next_at = slot.next_at, now + slot.limits.delay * max(0.0, factor)
+            before, slot.next_at = slot.next_at, now + slot.delay * max(0.0, factor)
             flight.delayed = (before, slot.next_at)
         self._mirror(slot)
 
@@ -271,7 +197,7 @@ class Admission:
         if not slot.waiters and self.turn_at(slot, lane, now) <= now:
             self._reserve(flight, lane, now)
             return
-        waiter = _Waiter(flight, lane, Deferred())
+        waiter = Waiter(flight, lane, Deferred())
         slot.waiters.append(waiter)
         self._waiting[slot.key] = slot
         self._serve(slot)

@@ -6,11 +6,11 @@ import math
 from typing import TYPE_CHECKING
 
 from scrapy.exceptions import IgnoreRequest
-from scrapy.http.request import NO_CALLBACK
-from scrapy.utils.httpobj import urlparse_cached
 
 from scrapy_backpressure import _scrapy, history
+from scrapy_backpressure._scrapy import is_robotstxt
 from scrapy_backpressure.control.outcome import Outcome, Verdict
+from scrapy_backpressure.exceptions import GivenUp
 from scrapy_backpressure.extension import BackpressureExtension, extension_of
 from scrapy_backpressure.policy import is_truncated_gzip
 
@@ -20,18 +20,13 @@ if TYPE_CHECKING:
     from scrapy.http import Response
     from typing_extensions import Self
 
-    from scrapy_backpressure.admission import Flight
+    from scrapy_backpressure.slots import Flight
 
 _PATIENCE = 5.0
 """Seconds for which a request may wait here and hold a place of CONCURRENT_REQUESTS."""
 _PATIENCE_OF_SEVERAL = 0.5
 """The same, where other lanes of the slot may go on and bring ever more of those that wait."""
 _MARKS = ("dont_cache", "dont_redirect")
-
-
-class SiteGivenUp(IgnoreRequest):
-    """The request was not sent: its site has not answered well for too long, or asks for a
-    longer pause than BACKPRESSURE_MAX_PAUSE."""
 
 
 class ConcurrencyMiddleware:
@@ -83,17 +78,13 @@ class ConcurrencyMiddleware:
             await self._admission.turn(flight, lane)
             if flight.ticket is None:
                 return self._give_back(flight, self._admission.hopeless(slot, self._clock.now()))
-        _scrapy.waive_delay(self._crawler.engine.downloader, slot.key, slot.limits.delay)
+        _scrapy.waive_delay(self._crawler.engine.downloader, slot.key, slot.delay)
         self._admission.departed(flight, self._clock.now())
         return None
 
     def _shorten_robotstxt(self, request: Request) -> None:
         # All requests of the host wait for its robots.txt, in places of CONCURRENT_REQUESTS.
-        if (
-            request.callback is NO_CALLBACK
-            and request.meta.get("dont_obey_robotstxt")
-            and urlparse_cached(request).path == "/robots.txt"
-        ):
+        if is_robotstxt(request):
             timeout = float(request.meta.get("download_timeout") or self._robotstxt_timeout)
             request.meta["download_timeout"] = min(timeout, self._robotstxt_timeout)
 
@@ -108,7 +99,7 @@ class ConcurrencyMiddleware:
     def _give_back(self, flight: Flight, hopeless: str | None) -> Request:
         """Do not send a request.
 
-        :raises SiteGivenUp: nobody can expect an answer in time.
+        :raises GivenUp: nobody can expect an answer in time.
         """
         if flight.scheduled and hopeless is None:  # the crawl is being closed
             return self._later(flight.request, 0)
@@ -116,7 +107,7 @@ class ConcurrencyMiddleware:
             return self._later(flight.request, flight.slot.paused_until - self._clock.now())
         flight.given_up = hopeless
         flight.verdict = Verdict(Outcome.THROTTLED, hopeless or "")
-        raise SiteGivenUp(f"Not sent ({hopeless or 'the crawl is being closed'})")
+        raise GivenUp(hopeless or "the crawl is being closed")
 
     def process_response(self, request: Request, response: Response) -> Response:
         """Classify the answer and learn from it."""

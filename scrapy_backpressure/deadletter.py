@@ -114,7 +114,9 @@ class DeadLetter:
         is kept as it is.
         """
         spider = crawler.spider
-        history = request.meta.get(HISTORY) or {}
+        history = request.meta.get(HISTORY)
+        if not isinstance(history, dict):  # somebody else's
+            history = {}
         record = JsonRecord(secrets)
         fields = {
             "url": record.url(request.url, "url"),

@@ -10,7 +10,6 @@ from scrapy import signals
 from scrapy.exceptions import CloseSpider, DontCloseSpider, NotConfigured
 from scrapy.utils.asyncio import create_looping_call
 from scrapy.utils.job import job_dir
-from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapy_backpressure import _scrapy
 from scrapy_backpressure.accounts import Accounts
@@ -20,18 +19,20 @@ from scrapy_backpressure.companions import warn_about_companions
 from scrapy_backpressure.control.watermark import Throughput, Watermark, auto_high
 from scrapy_backpressure.deadletter import DeadLetterExporter
 from scrapy_backpressure.gate import Gate, StartGateMiddleware
+from scrapy_backpressure.judge import Judge
 from scrapy_backpressure.memory import MemoryWatch
 from scrapy_backpressure.parking import RetryQueue
-from scrapy_backpressure.policy import OutcomePolicy
 from scrapy_backpressure.report import Reporter
 from scrapy_backpressure.settings import BackpressureSettings
 from scrapy_backpressure.signals import gate_closed, gate_opened
+from scrapy_backpressure.storage.sqlite import ParkedRequests
 
 if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.crawler import Crawler
     from typing_extensions import Self
 
+_PARKED = "backpressure.sqlite"
 _GROWTH_SAMPLES = 30
 """Samples over which the retry queue has to have grown to close the gate."""
 
@@ -43,6 +44,8 @@ class BackpressureExtension:
     feeds by itself. The other components of the package find the crawl's state here.
 
     :raises ValueError: a ``BACKPRESSURE_`` setting is wrong; the message names it.
+    :raises RuntimeError: another crawl uses the JOBDIR.
+    :raises OSError: the JOBDIR cannot be written.
     """
 
     retry_queue: RetryQueue
@@ -54,16 +57,12 @@ class BackpressureExtension:
         self.crawler = crawler
         self.config = BackpressureSettings.from_settings(crawler.settings)
         if not self.config.enabled:
-            raise NotConfigured("BACKPRESSURE_ENABLED is False")
+            raise NotConfigured  # as asked for, so there is nothing to warn of
         self.clock = Clock()
-        policy = load_object(self.config.outcome_policy)
-        if not (isinstance(policy, type) and issubclass(policy, OutcomePolicy)):
-            raise ValueError(
-                "BACKPRESSURE_OUTCOME_POLICY accepts a subclass of "
-                f"scrapy_backpressure.OutcomePolicy, or its import path; got {policy!r}"
-            )
-        self.policy: OutcomePolicy = build_from_crawler(policy, crawler)
+        self.policy = Judge(crawler, self.config.outcome_policy)
         self.jobdir = job_dir(crawler.settings)
+        if self.jobdir:  # one that cannot be used is to be known before the scheduler opens it
+            ParkedRequests(Path(self.jobdir, _PARKED)).close()
         self.admission = Admission(crawler, self.config, self.clock)
         self.gate = Gate(self._gate_changed)
         self.accounts = Accounts(self)
@@ -107,8 +106,7 @@ class BackpressureExtension:
     def spider_opened(self, spider: Spider) -> None:
         accounts, path = self.accounts, None
         if self.jobdir:
-            Path(self.jobdir).mkdir(parents=True, exist_ok=True)
-            path = Path(self.jobdir, "backpressure.sqlite")
+            path = Path(self.jobdir, _PARKED)
         self.retry_queue = RetryQueue(spider, path, self.clock, accounts)
         _scrapy.watch_fetches(
             self.crawler.engine.downloader, accounts.fetch_started, accounts.fetch_ended
@@ -123,7 +121,7 @@ class BackpressureExtension:
     def spider_idle(self) -> None:
         """Keep the spider open for what is parked, unless that is meant for the next run."""
         due = self.retry_queue.next_due()
-        if due is not None and due - self.clock.epoch() <= self.config.max_pause:
+        if due is not None and due - self.clock.epoch() <= self.config.longest_wait:
             raise DontCloseSpider
         if self.gate.start_failed:
             raise CloseSpider("start_error")  # Scrapy's own reason, since 2.18
@@ -229,7 +227,7 @@ def extension_of(crawler: Crawler, component: type) -> BackpressureExtension:
     if extension is not None:
         return extension
     if not BackpressureSettings.from_settings(crawler.settings).enabled:
-        raise NotConfigured("BACKPRESSURE_ENABLED is False")
+        raise NotConfigured  # as asked for, so there is nothing to warn of
     raise NotConfigured(
         f"{component.__name__} needs BackpressureExtension; add to your settings: "
         'EXTENSIONS = {"scrapy_backpressure.BackpressureExtension": 100}'

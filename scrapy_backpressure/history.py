@@ -8,6 +8,7 @@ or ``exception``, ``outcome``, ``reason``, ``proxy`` and ``latency`` (seconds).
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from scrapy.utils.httpobj import urlparse_cached
@@ -26,8 +27,8 @@ KEPT_ATTEMPTS = 20
 
 def history(request: Request) -> dict[str, Any] | None:
     """The request's own history; None if it has none, or only that of another host."""
-    found: dict[str, Any] | None = request.meta.get(HISTORY)
-    if found is None or found.get("host") != urlparse_cached(request).hostname:
+    found = request.meta.get(HISTORY)
+    if not isinstance(found, dict) or found.get("host") != urlparse_cached(request).hostname:
         return None
     return found
 
@@ -60,6 +61,26 @@ def as_first_sent(request: Request) -> Request:
 
 
 def strip(request: Request) -> None:
-    """Remove what a spider copied from ``response.meta`` into a new request."""
-    for key in [key for key in request.meta if str(key).startswith(PREFIX)]:
+    """Remove what a spider copied from ``response.meta`` into a new request.
+
+    That is never :data:`DUE`, which a request loses before it is sent: it is the spider's own.
+    """
+    for key in [key for key in request.meta if str(key).startswith(PREFIX) and key != DUE]:
         del request.meta[key]
+
+
+def take_due(request: Request) -> float | None:
+    """Take out :data:`DUE`; None if it is not set.
+
+    :raises ValueError: it is no number of seconds.
+    """
+    due = request.meta.pop(DUE, None)
+    if due is None:
+        return None
+    try:
+        seconds = float(due)
+    except (TypeError, ValueError, OverflowError):
+        seconds = math.nan
+    if math.isnan(seconds):
+        raise ValueError(f"meta key {DUE} accepts epoch seconds; got {due!r}")
+    return seconds

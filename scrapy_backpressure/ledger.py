@@ -6,6 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 
+def _by_name(counts: Counter[str]) -> str:
+    return f" ({', '.join(f'{n} {name}' for name, n in counts.most_common())})" if counts else ""
+
+
 @dataclass
 class Ledger:
     """Counts of requests that entered the crawl, and of how they ended.
@@ -54,7 +58,7 @@ class Ledger:
             f"{self.handled} handled",
             f"{self.dead.total()} dead-lettered",
             f"{self.persisted} persisted",
-            f"{self.dropped.total()} dropped by filters",
+            f"{self.dropped.total()} dropped by filters{_by_name(self.dropped)}",
         ]
         if self.given_up:
             parts.append(f"{self.given_up.total()} given up without a letter")

@@ -150,19 +150,28 @@ class RetryQueue:
 
     def commit(self) -> None:
         """Write what the next run has to find. Where that fails, the next call tries again."""
+        self._written()
+
+    def _written(self) -> bool:
         try:
             self._stored.commit()
         except sqlite3.Error:
             logger.exception("Cannot write the retry queue", extra={"spider": self._spider})
+            return False
+        return True
 
     def drain(self) -> Iterator[Request]:
-        """Take out everything that would be lost when the crawl closes."""
+        """Take out everything that would be lost when the crawl closes, or cannot be kept."""
         self._alarm.cancel()
         while self._memory:
             yield self._pop_memory()
-        if not self._persistent:
+        if self._persistent and self._written():
+            return
+        try:
             while batch := self._stored.pop_all(_BATCH):
                 yield from self._decode(batch)
+        except sqlite3.Error:
+            logger.exception("Cannot read the retry queue", extra={"spider": self._spider})
 
     def close(self) -> None:
         """Close the database."""

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from typing import TYPE_CHECKING
 
 from scrapy_backpressure import _scrapy
 
 if TYPE_CHECKING:
-    from scrapy_backpressure.admission import Slot
     from scrapy_backpressure.extension import BackpressureExtension
+    from scrapy_backpressure.slots import Slot
 
 logger = logging.getLogger(__name__)
 
+_NAMED = 3  # sites that a line names
+_SETTLED = 60.0
+"""Seconds after which a QUEUE_HIGH that sizes itself is worth a warning."""
 _WARN_SHARE = 0.8
 """Share of QUEUE_HIGH from which the first warning is due."""
 _FULL_SAMPLES = 120
@@ -27,7 +31,7 @@ class Reporter:
     def __init__(self, extension: BackpressureExtension) -> None:
         self._extension = extension
         self._crawler = extension.crawler
-        self._logged_at = 0.0
+        self._opened_at = self._logged_at = 0.0
         self._logged_answers = 0
         self._warned_level = False
         self._warned_full = False
@@ -35,7 +39,7 @@ class Reporter:
 
     def opened(self) -> None:
         """Start counting."""
-        self._logged_at = self._extension.clock.now()
+        self._opened_at = self._logged_at = self._extension.clock.now()
 
     def sample(self, now: float) -> None:
         """Take the gauges; log what is due."""
@@ -89,19 +93,27 @@ class Reporter:
         ]
         if not queued:
             return "Nothing binds"
-        worst = max(queued, key=lambda slot: self._extension.admission.queued(slot.key))
-        more = f" and {len(queued) - 1} more" if len(queued) > 1 else ""
-        return f"The site binds: {worst.key} {self._state(worst, now)}{more}"
+        queued.sort(key=lambda slot: self._extension.admission.queued(slot.key), reverse=True)
+        states = "; ".join(f"{slot.key} {self._state(slot, now)}" for slot in queued[:_NAMED])
+        if len(queued) == 1:
+            return f"The site binds: {states}"
+        more = f"; and {len(queued) - _NAMED} more" if len(queued) > _NAMED else ""
+        return f"{len(queued)} sites bind: {states}{more}"
 
     def _state(self, slot: Slot, now: float) -> str:
         if all(lane.breaker_open for lane in slot.lanes.values()):
             return "is failing; one probe at a time"
         if slot.paused_until > now:
-            return f"is left alone for {slot.paused_until - now:.0f} s more"
+            return f"is left alone for {math.ceil(slot.paused_until - now)} s more"
+        if slot.next_at > now and slot.in_flight < slot.concurrency:
+            return f"gets one request every {slot.delay:g} s (DOWNLOAD_DELAY)"
+        if slot.concurrency == slot.limits.concurrency:
+            return f"gets {slot.concurrency} at once (your setting)"
+        if not any(lane.found_limit for lane in slot.lanes.values()):
+            return f"is tried with {slot.concurrency} at once, no limit found yet"
         rate = sum(lane.rate for lane in slot.lanes.values())
-        pace = f", {rate:.3g}/s" if rate != float("inf") else ""
-        ceiling = " (your setting)" if slot.concurrency == slot.limits.concurrency else ""
-        return f"bears {slot.concurrency} at once{ceiling}{pace}"
+        pace = f", {rate:.3g}/s" if rate != math.inf else ""
+        return f"bears {slot.concurrency} at once{pace}"
 
     def _gauges(self, depth: int) -> None:
         extension, stats = self._extension, self._crawler.stats
@@ -119,7 +131,9 @@ class Reporter:
         extension = self._extension
         high = extension.queue_mark.high
         spider = {"spider": self._crawler.spider}
-        if not self._warned_level and depth >= _WARN_SHARE * high:
+        now = extension.clock.now()
+        settled = extension.config.queue_high is not None or now - self._opened_at > _SETTLED
+        if settled and not self._warned_level and depth >= _WARN_SHARE * high:
             self._warned_level = True
             logger.warning(
                 "The queue holds %(depth)d requests, %(share)d %% of BACKPRESSURE_QUEUE_HIGH "
@@ -137,7 +151,7 @@ class Reporter:
                 "a higher limit of what binds would help; a longer queue would not",
                 {
                     "seconds": _FULL_SAMPLES * extension.config.interval,
-                    "binding": self.binding(extension.clock.now()),
+                    "binding": self.binding(now),
                 },
                 extra=spider,
             )
@@ -190,5 +204,5 @@ class Reporter:
             prefix = f"backpressure/slot/{slot.key}"
             self._crawler.stats.set_value(f"{prefix}/concurrency", slot.concurrency)
             rate = sum(lane.rate for lane in slot.lanes.values())
-            if rate != float("inf"):
+            if rate != math.inf:
                 self._crawler.stats.set_value(f"{prefix}/rate", round(rate, 4))

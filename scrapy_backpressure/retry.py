@@ -10,10 +10,13 @@ from scrapy.downloadermiddlewares.retry import RetryMiddleware as StockRetryMidd
 from scrapy.downloadermiddlewares.retry import get_retry_request
 from scrapy.exceptions import IgnoreRequest, NotConfigured
 from scrapy.settings.default_settings import RETRY_HTTP_CODES
+from scrapy.utils.response import response_status_message
 
 from scrapy_backpressure import history
+from scrapy_backpressure._scrapy import is_robotstxt
 from scrapy_backpressure.control.backoff import backoff
 from scrapy_backpressure.control.outcome import Outcome, Verdict
+from scrapy_backpressure.exceptions import GivenUp
 from scrapy_backpressure.extension import BackpressureExtension, extension_of
 from scrapy_backpressure.policy import is_truncated_gzip
 from scrapy_backpressure.settings import BackpressureSettings
@@ -23,20 +26,9 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
-    from scrapy_backpressure.admission import Flight
+    from scrapy_backpressure.slots import Flight
 
 logger = logging.getLogger(__name__)
-
-
-class SiteBlocked(IgnoreRequest):
-    """The site answered with a ban or challenge page that looks like a success.
-
-    ``response`` is that page.
-    """
-
-    def __init__(self, reason: str, response: Response) -> None:
-        super().__init__(f"Blocked ({reason})")
-        self.response = response
 
 
 class RetryMiddleware:
@@ -80,7 +72,7 @@ class RetryMiddleware:
     def process_response(self, request: Request, response: Response) -> Request | Response:
         """Park a bad answer's request for its retry, or give it up.
 
-        :raises SiteBlocked: given up, and the answer would pass for a success.
+        :raises GivenUp: given up, and the answer would pass for a success.
         """
         flight = self._extension.admission.flights.get(request)
         if flight is None:
@@ -95,14 +87,14 @@ class RetryMiddleware:
         again = self._retry(flight, verdict, response=response)
         if again is not None:
             return again
-        if verdict.outcome is Outcome.BLOCKED and 200 <= response.status < 300:
-            raise SiteBlocked(verdict.reason, response)
+        if 200 <= response.status < 300 and flight.given_up:
+            raise GivenUp(flight.given_up, response)
         return response
 
     def process_exception(self, request: Request, exception: Exception) -> Request | None:
         """Park a failed request for its retry, or give it up."""
         flight = self._extension.admission.flights.get(request)
-        if flight is None or isinstance(exception, IgnoreRequest):
+        if flight is None or isinstance(exception, IgnoreRequest) or is_robotstxt(request):
             return None
         if flight.verdict is None:
             flight.verdict = self._extension.policy.classify_exception(request, exception)
@@ -130,10 +122,10 @@ class RetryMiddleware:
             # A component that awaits its answer must not wait for ever, so there throttled
             # answers count as others do.
             if verdict.outcome is Outcome.THROTTLED and flight.scheduled:
-                again = self._throttled(request)
                 number = past["throttled"]
+                again = self._throttled(request, verdict, number)
             else:
-                again = self._failed(request, verdict, error)
+                again = self._failed(request, verdict, response, error)
                 number = request.meta.get("retry_times", 0) + 1
             reason = "blocked" if verdict.outcome is Outcome.BLOCKED else "retries"
         if again is None:
@@ -153,32 +145,55 @@ class RetryMiddleware:
             return "blocked" if verdict.outcome is Outcome.BLOCKED else "retries"
         if verdict.outcome is not Outcome.THROTTLED:
             return None
-        if past["throttled"] > self._config.throttle_times:
-            return self._log_given_up(flight.request, "throttled")
-        if (verdict.pause or 0.0) > self._config.max_pause and not self._extension.jobdir:
-            return self._log_given_up(flight.request, "max_pause")
-        if self._extension.admission.hopeless(flight.slot, self._clock.now()) == "stalled":
-            return self._log_given_up(flight.request, "stalled")
-        return None
-
-    def _log_given_up(self, request: Request, reason: str) -> str:
-        level = request.meta.get("give_up_log_level", self._give_up_level)
+        config = self._config
+        if past["throttled"] > config.throttle_times:
+            reason = "throttled"
+            why = f"throttled more than BACKPRESSURE_THROTTLE_TIMES ({config.throttle_times})"
+        elif (verdict.pause or 0.0) > config.max_pause and not self._extension.jobdir:
+            reason = "max_pause"
+            why = (
+                f"its site asks for a pause of {verdict.pause:.0f} s, more than "
+                f"BACKPRESSURE_MAX_PAUSE ({config.max_pause:g})"
+            )
+        elif self._extension.admission.hopeless(flight.slot, self._clock.now()) == "stalled":
+            reason = "stalled"
+            why = (
+                "its site has given no good answer for longer than BACKPRESSURE_STALL_TIMEOUT "
+                f"({config.stall_timeout:g} s)"
+            )
+        else:
+            return None
+        level = flight.request.meta.get("give_up_log_level", self._give_up_level)
         logger.log(
             logging.getLevelName(level) if isinstance(level, str) else level,
-            "Gave up %(request)s: %(reason)s",
-            {"request": request, "reason": reason},
+            "Gave up %(request)s: %(why)s",
+            {"request": flight.request, "why": why},
             extra={"spider": self._crawler.spider},
         )
         return reason
 
-    def _throttled(self, request: Request) -> Request:
+    def _throttled(self, request: Request, verdict: Verdict, number: int) -> Request:
+        logger.debug(
+            "Retrying %(request)s (throttled %(number)d times, at most %(most)d): %(reason)s",
+            {
+                "request": request,
+                "number": number,
+                "most": self._config.throttle_times,
+                "reason": verdict.reason,
+            },
+            extra={"spider": self._crawler.spider},
+        )
         self._crawler.stats.inc_value("backpressure/retry_queue/throttled")
         again: Request = request.copy()
         again.dont_filter = True
         return again
 
     def _failed(
-        self, request: Request, verdict: Verdict, error: Exception | None
+        self,
+        request: Request,
+        verdict: Verdict,
+        response: Response | None,
+        error: Exception | None,
     ) -> Request | None:
         spider = self._crawler.spider
         assert spider is not None
@@ -186,10 +201,13 @@ class RetryMiddleware:
         options = {}
         if "give_up_log_level" in meta:  # since Scrapy 2.17
             options["give_up_log_level"] = meta["give_up_log_level"]
+        reason: str | Exception = verdict.reason if error is None else error
+        if response is not None and verdict.reason == str(response.status):
+            reason = response_status_message(response.status)  # as Scrapy's stats name it
         return get_retry_request(
             request,
             spider=spider,
-            reason=error if error is not None else verdict.reason,
+            reason=reason,
             max_retry_times=meta.get("max_retry_times", self._max_retry_times),
             priority_adjust=meta.get("priority_adjust", self._priority_adjust),
             logger=logger,

@@ -47,7 +47,7 @@ def _number(accepted: str, check: Callable[[float], bool]) -> Callable[[Any], fl
             raise ValueError(accepted)
         try:
             number = float(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             raise ValueError(accepted) from None
         if not math.isfinite(number) or not check(number):
             raise ValueError(accepted)
@@ -216,6 +216,11 @@ class BackpressureSettings:
     slot_stats: int = _setting(
         0, _integer(0), "Number of slots, at most, that get stats of their own. 0: none."
     )
+
+    @property
+    def longest_wait(self) -> float:
+        """MAX_PAUSE, and the hair by which a lane keeps a pause longer than it was told."""
+        return self.max_pause + 0.1
 
     @classmethod
     def from_settings(cls, settings: BaseSettings) -> BackpressureSettings:

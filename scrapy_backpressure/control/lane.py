@@ -101,6 +101,11 @@ class Lane:
         return self._limiter.rate
 
     @property
+    def found_limit(self) -> bool:
+        """Whether the site has shown a limit; before, the caps are only what was tried."""
+        return self._limiter.has_cut or self._quota_concurrency < math.inf
+
+    @property
     def breaker_open(self) -> bool:
         """Whether the breaker is open or half open."""
         return self._breaker.is_open

@@ -70,6 +70,11 @@ class Limiter(Prober):
         self._stray = 0
         self._bursty = False
 
+    @property
+    def has_cut(self) -> bool:
+        """Whether anything was refused or lost: before, the caps are only what was tried."""
+        return self._cut_seq > 0
+
     def next_send(self) -> float:
         """When the pace lets the next request go."""
         return self._pacer.due(self._interval())

@@ -91,11 +91,14 @@ def decode(data: bytes, spider: Spider) -> Request:
         ValueError: *data* is damaged, or names a method that *spider* or a class that the project
             no longer has; the message says which.
     """
+    which = ""
     try:
-        return request_from_dict(pickle.loads(data), spider=spider)
+        fields = pickle.loads(data)
+        which = f" ({clean_text(fields['url'])})"
+        return request_from_dict(fields, spider=spider)
     except Exception as error:
         raise ValueError(
-            f"A request read from disk cannot be restored: {type(error).__name__}: {error}"
+            f"A request read from disk cannot be restored{which}: {type(error).__name__}: {error}"
         ) from error
 
 

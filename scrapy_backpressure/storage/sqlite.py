@@ -21,19 +21,15 @@ logger = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 1
 
-_SCHEMA = f"""
-BEGIN;
-CREATE TABLE parked (
+_TABLE = """CREATE TABLE parked (
     id INTEGER PRIMARY KEY,
     due REAL NOT NULL,
     slot TEXT NOT NULL,
     data BLOB NOT NULL,
     checksum INTEGER NOT NULL
-);
-CREATE INDEX parked_due ON parked (due);
-PRAGMA user_version = {SCHEMA_VERSION};
-COMMIT;
-"""
+)"""
+_INDEX = "CREATE INDEX parked_due ON parked (due)"
+_SCHEMA = f"BEGIN; {_TABLE}; {_INDEX}; PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
 
 _COMMIT_EVERY = 64
 """Operations in a transaction: enough that its cost does not show, few enough to lose."""
@@ -266,6 +262,10 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
         if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             raise RuntimeError(f"{path} is a database of another program: use another JOBDIR")
         db.executescript(_SCHEMA)
+        return
+    made = db.execute("SELECT sql FROM sqlite_master ORDER BY type DESC").fetchall()
+    if made != [(_TABLE,), (_INDEX,)]:  # SQLite takes a letter that changed for meant
+        raise sqlite3.DatabaseError("its tables are not those that were made")
 
 
 def _raise_if_sound(error: Exception, path: Path) -> None:

@@ -257,3 +257,28 @@ def test_letter_is_in_the_file_before_the_crawl_ends(
     )
     assert result.returncode < 0
     assert [letter["reason"] for letter in result.dead_letters] == ["retries"]
+
+
+def test_request_of_which_no_record_can_be_made_is_not_counted_as_a_letter(
+    site: Sites, crawl: Crawls
+) -> None:
+    where = site(faults=[{"status": 503}])
+    source = """
+    class NoFingerprints:
+        def fingerprint(self, request):
+            raise RuntimeError("no fingerprint")
+
+    class Bad(Spider):
+        name = "bad"
+
+        async def start(self):
+            yield Request(f"{self.base}/page/1", dont_filter=True)
+    """
+    settings = {
+        "REQUEST_FINGERPRINTER_CLASS": "spider_under_test.NoFingerprints",
+        "RETRY_TIMES": 0,
+    }
+    result = assert_sound(crawl(source, settings, args={"base": where.url("")}), errors=True)
+    assert result.stat("backpressure/audit/dead_lettered") == 0
+    assert result.stat("backpressure/audit/given_up") == 1
+    assert any("No dead letter can be made of" in line for line in result.troubles)

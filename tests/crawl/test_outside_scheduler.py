@@ -156,7 +156,7 @@ def test_awaited_downloads_fail_at_once_when_a_pause_is_too_long(
     args = {"refused": where.url("/page/0", host="127.0.0.2"), "index": where.url("/page/0")}
     result = crawl(AWAITING, {"BACKPRESSURE_MAX_PAUSE": 60}, args=args, timeout=20)
     assert_sound(result, errors=True)
-    assert [item["answers"] for item in result.items] == [["SiteGivenUp"] * 5]
+    assert [item["answers"] for item in result.items] == [["GivenUp"] * 5]
     assert where.host("127.0.0.2")["hits"] == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -243,3 +244,23 @@ def test_the_cache_keeps_good_pages_only_and_they_teach_nothing(
         "without delay": True,
         "whole": True,
     }
+
+
+def test_policy_that_fails_costs_no_page(site: Sites, crawl: Crawls) -> None:
+    where = site(faults=[{"match": "/page/1", "times": 1, "status": 503}])
+    source = """
+    from scrapy_backpressure import OutcomePolicy
+
+    class Broken(OutcomePolicy):
+        def classify_response(self, request, response):
+            return response.status == 200
+    """
+    settings = {
+        "BACKPRESSURE_OUTCOME_POLICY": "spider_under_test.Broken",
+        "BACKPRESSURE_BACKOFF_BASE": 0.2,
+    }
+    args = {"urls": [where.url(f"/page/{n}") for n in range(4)]}
+    result = assert_sound(crawl(textwrap.dedent(source) + PAGES, settings, args=args), errors=True)
+    assert len(result.items) == 4
+    assert result.stat("backpressure/policy_errors") == 5
+    assert sum("BACKPRESSURE_OUTCOME_POLICY failed" in line for line in result.troubles) == 1

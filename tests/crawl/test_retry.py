@@ -229,3 +229,36 @@ def test_disabled_it_leaves_stock_behaviour(
     assert result.stat("retry/max_reached") == 1
     assert not [name for name in result.stats if name.startswith("backpressure/")]
     assert len(result.troubles) == 1, result.troubles  # Scrapy gives one page up
+
+
+def test_pause_of_just_max_pause_is_waited_out(site: Sites, crawl: Crawls) -> None:
+    fault = {"times": 1, "per": "host", "status": 429, "headers": {"Retry-After": 2}}
+    where = site(faults=[fault])
+    settings = {"BACKPRESSURE_MAX_PAUSE": 2}
+    result = assert_sound(crawl(PAGES, settings, args={"urls": pages(where, 3)}))
+    assert len(result.items) == 3
+
+
+def test_due_time_holds_for_requests_of_callbacks(site: Sites, crawl: Crawls) -> None:
+    where = site()
+    source = """
+    import time
+
+    class Later(Spider):
+        name = "later"
+
+        async def start(self):
+            yield Request(f"{self.base}/page/1")
+
+        def parse(self, response):
+            due = time.time() + 1.5
+            yield Request(f"{self.base}/page/2", self.at, meta={"backpressure_due": due})
+            yield Request(f"{self.base}/page/3", self.at, meta={"backpressure_due": "soon"})
+
+        def at(self, response):
+            yield {"url": response.url}
+    """
+    result = assert_sound(crawl(source, args={"base": where.url("")}))
+    assert [item["url"][-1] for item in result.items] == ["3", "2"]
+    assert where.times("/page/2")[0] - where.times("/page/1")[0] > 1
+    assert "backpressure_due accepts epoch seconds; got 'soon'" in result.log

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scrapy_backpressure.storage.sqlite import ParkedRequests
 from tests.crawl.audit import assert_sound
 from tests.crawl.conftest import CrawlResult
 from tests.site import Site
@@ -76,11 +78,15 @@ def warnings_of(result: CrawlResult) -> list[str]:
             "BACKPRESSURE_OUTCOME_POLICY accepts a subclass of scrapy_backpressure.OutcomePolicy",
         ),
         (
+            {"BACKPRESSURE_OUTCOME_POLICY": "no.such.Policy"},
+            "BACKPRESSURE_OUTCOME_POLICY accepts a subclass of scrapy_backpressure.OutcomePolicy",
+        ),
+        (
             {"BACKPRESSURE_DEAD_LETTER_FEEDS": {"letters.abc": {"format": "abc"}}},
             "BACKPRESSURE_DEAD_LETTER_FEEDS must be a dict as FEEDS is",
         ),
     ],
-    ids=["type", "low", "unknown", "policy", "feeds"],
+    ids=["type", "low", "unknown", "policy", "no module", "feeds"],
 )
 def test_wrong_setting_ends_the_crawl_before_it_starts(
     crawl: Crawls, settings: dict[str, Any], sentence: str
@@ -181,3 +187,53 @@ def test_scheduler_that_cannot_be_steered_still_crawls(site: Sites, crawl: Crawl
     result = crawl(PAGE, settings, args={"base": where.url("")})
     assert_sound(result)
     assert len(result.items) == 1
+
+
+def test_jobdir_of_another_crawl_is_refused_before_the_scheduler_opens_it(
+    crawl: Crawls, tmp_path: Path
+) -> None:
+    other = ParkedRequests(tmp_path / "job" / "backpressure.sqlite")
+    try:
+        result = crawl(NOTHING, {"JOBDIR": str(tmp_path / "job")})
+    finally:
+        other.close()
+    assert "is in use by another crawl" in result.log
+    assert "Spider opened" not in result.log
+    assert not (tmp_path / "job" / "requests.queue").exists()
+
+
+def test_what_is_left_in_a_scheduler_that_nobody_can_read_is_told(
+    site: Sites, crawl: Crawls
+) -> None:
+    where = site(latency=0.2)
+    source = """
+    from scrapy.core.scheduler import BaseScheduler
+
+    class OwnQueue(BaseScheduler):  # has no length either
+        def __init__(self):
+            self.requests = []
+
+        def has_pending_requests(self):
+            return bool(self.requests)
+
+        def enqueue_request(self, request):
+            self.requests.append(request)
+            return True
+
+        def next_request(self):
+            return self.requests.pop(0) if self.requests else None
+
+    class Pages(Spider):
+        name = "pages"
+
+        async def start(self):
+            for number in range(60):
+                yield Request(f"{self.base}/page/{number}")
+
+        def parse(self, response):
+            yield {"url": response.url}
+    """
+    settings = {"SCHEDULER": "spider_under_test.OwnQueue", "CLOSESPIDER_ITEMCOUNT": 3}
+    result = assert_sound(crawl(source, settings, args={"base": where.url("")}))
+    assert result.stat("backpressure/audit/persisted") > 10
+    assert any("are left in OwnQueue" in line for line in warnings_of(result))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from scrapy_backpressure.history import (
     KEPT_ATTEMPTS,
     history,
     strip,
+    take_due,
     with_attempt,
 )
 
@@ -78,7 +80,7 @@ def test_redrives_are_kept() -> None:
     assert with_attempt(request, attempt(1))["redrives"] == 2
 
 
-@pytest.mark.parametrize("key", [HISTORY, DUE, "backpressure_anything"])
+@pytest.mark.parametrize("key", [HISTORY, "backpressure_anything"])
 def test_strip_removes_our_keys(key: str) -> None:
     request = Request(URL, meta={key: 1, "own": 2})
     strip(request)
@@ -90,3 +92,30 @@ def test_strip_copes_with_keys_that_are_no_text() -> None:
     request = Request(URL, meta=meta)
     strip(request)
     assert dict(request.meta) == meta
+
+
+def test_strip_leaves_the_time_that_a_spider_set() -> None:
+    request = Request(URL, meta={DUE: 1.0})
+    strip(request)
+    assert request.meta == {DUE: 1.0}
+
+
+@pytest.mark.parametrize(("told", "due"), [(None, None), (5, 5.0), ("5.5", 5.5)])
+def test_due_time_is_taken_out(told: Any, due: float | None) -> None:
+    request = Request(URL, meta={DUE: told})
+    assert take_due(request) == due
+    assert request.meta == {}
+
+
+@pytest.mark.parametrize("told", ["soon", float("nan"), [1], datetime(2030, 1, 1), 10**400])
+def test_due_time_that_is_no_number_is_refused_and_taken_out(told: Any) -> None:
+    request = Request(URL, meta={DUE: told})
+    with pytest.raises(ValueError, match="backpressure_due accepts epoch seconds"):
+        take_due(request)
+    assert request.meta == {}
+
+
+@pytest.mark.parametrize("found", ["x", 5, [1]])
+def test_history_that_is_none_counts_as_absent(found: Any) -> None:
+    request = Request(URL, meta={HISTORY: found})
+    assert with_attempt(request, attempt())["attempts"] == [attempt()]

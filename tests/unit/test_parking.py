@@ -87,3 +87,20 @@ def test_what_is_due_while_the_database_fails_is_tried_again(
     assert 1 < timers.delays[-1] < 60
     queue.release_due()
     assert books.released == [URL]
+
+
+def test_what_cannot_be_written_is_not_left_for_the_next_run(
+    queue: RetryQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.park(Request(URL), 0.0, "site.example")
+    with monkeypatch.context() as broken:
+        broken.setattr(ParkedRequests, "commit", fail)
+        left = [request.url for request in queue.drain()]
+    assert left == [URL]
+    assert queue.persisted == 0
+
+
+def test_what_is_written_is_left_for_the_next_run(queue: RetryQueue) -> None:
+    queue.park(Request(URL), 0.0, "site.example")
+    assert list(queue.drain()) == []
+    assert queue.persisted == 1

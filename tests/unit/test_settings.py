@@ -186,3 +186,9 @@ def test_no_value_of_any_setting_fails_otherwise_than_by_name(name: str, value: 
     except ValueError as refused:
         error = str(refused)
     assert not error or name in error
+
+
+@pytest.mark.parametrize("name", ["INTERVAL", "QUEUE_HIGH"])
+def test_number_too_large_for_a_float_is_refused_by_name(name: str) -> None:
+    with pytest.raises(ValueError, match=f"BACKPRESSURE_{name} accepts"):
+        read(**{name: 10**400})

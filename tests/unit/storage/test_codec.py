@@ -144,6 +144,13 @@ class TestRefusal:
         with pytest.raises(ValueError, match="parse_page"):
             decode(data, Spider(name="other"))
 
+    def test_the_request_that_cannot_be_restored_is_told_without_credentials(self, spider):
+        url = "http://user:secret@a.example/page"
+        data = encode(Request(url, callback=spider.parse_page), spider)
+        with pytest.raises(ValueError, match=r"\(http://a\.example/page\)") as told:
+            decode(data, Spider(name="other"))
+        assert "secret" not in str(told.value)
+
     @pytest.mark.parametrize("data", [b"", b"no pickle", pickle.dumps(3), pickle.dumps({})])
     def test_damaged_bytes_are_a_value_error(self, spider, data):
         with pytest.raises(ValueError, match="cannot be restored"):

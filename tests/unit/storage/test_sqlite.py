@@ -281,6 +281,19 @@ class TestDamage:
         assert set(drain(parked)) <= {b"request 0", b"request 1", b"request 2"}
         parked.close()
 
+    @pytest.mark.parametrize(
+        ("word", "other"), [(b"slot TEXT", b"sl0t TEXT"), (b"INTEGER PRIMARY", b"INTEGEQ PRIMARY")]
+    )
+    def test_a_changed_letter_of_the_schema_is_damage(self, path, caplog, word, other):
+        filled(path, 3)
+        path.write_bytes(path.read_bytes().replace(word, other))
+        parked, text = self.opened(path, caplog)
+        assert "is damaged" in text
+        parked.park(b"new", due=1.0, slot="a")
+        assert drain(parked)[-1] == b"new"
+        assert len(parked) == 0
+        parked.close()
+
     @settings(
         max_examples=60,
         deadline=None,

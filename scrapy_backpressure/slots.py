@@ -1,0 +1,97 @@
+"""A download slot as this package knows it, and a request on its way through one."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.http import Response
+    from twisted.internet.defer import Deferred
+
+    from scrapy_backpressure._scrapy import SlotLimits
+    from scrapy_backpressure.control.backoff import RetryBudget
+    from scrapy_backpressure.control.lane import Lane, Ticket
+    from scrapy_backpressure.control.outcome import Verdict
+
+_WINDOW = 20  # the last answers of a slot, of which the share of bad ones is taken
+_WINDOW_MIN = 10
+_WINDOW_SECONDS = 60.0
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """One request on its way, from being handed out until its fetch has ended."""
+
+    request: Request
+    slot: Slot
+    scheduled: bool
+    lane: Lane | None = None
+    ticket: Ticket | None = None
+    reserved_at: float = 0.0
+    sent_at: float | None = None
+    verdict: Verdict | None = None
+    raw: Response | None = None
+    """The answer as it came, whose body is found to be whole once it is decoded."""
+    hopeless: str | None = None
+    """Why it is not sent at all: ``stalled`` or ``max_pause``."""
+    given_up: str | None = None
+    """The reason for which the retry middleware gave it up."""
+    response: Response | None = None
+    """The answer with which it was given up."""
+    marks: tuple[str, ...] = ()
+    """Meta keys that we set for the middlewares above, and take out again."""
+    delayed: tuple[float, float] = (0.0, 0.0)
+    """``next_at`` of its slot before and after its place was taken."""
+
+    def unmark(self, request: Request) -> None:
+        """Take our marks out of the meta of *request*, this one or a copy."""
+        for key in self.marks:
+            request.meta.pop(key, None)
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """A flight that waits for its turn in :meth:`Admission.turn`."""
+
+    flight: Flight
+    lane: Lane
+    turn: Deferred[None]
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """What is known of one download slot."""
+
+    key: str
+    limits: SlotLimits
+    budget: RetryBudget
+    lanes: dict[str | None, Lane] = field(default_factory=dict)
+    in_flight: int = 0
+    delay: float = 0.0
+    """Seconds between two requests, as DOWNLOAD_DELAY or an extension has it now."""
+    next_at: float = 0.0
+    """When the delay lets the next request go."""
+    used_at: float = 0.0
+    waiters: deque[Waiter] = field(default_factory=deque)
+    unsent: set[Flight] = field(default_factory=set)
+    """Flights of the scheduler that have a place and are still on their way to the site."""
+    window: deque[tuple[float, bool]] = field(default_factory=lambda: deque(maxlen=_WINDOW))
+
+    @property
+    def concurrency(self) -> int:
+        """Requests that may be in flight at once over all lanes."""
+        total = sum(lane.concurrency for lane in self.lanes.values())
+        return max(1, min(self.limits.concurrency, round(total)))
+
+    @property
+    def paused_until(self) -> float:
+        """Until when every lane is paused; 0.0 if one is not."""
+        return min((lane.paused_until for lane in self.lanes.values()), default=0.0)
+
+    def bad_share(self, now: float) -> float:
+        """Share of bad answers among the last ones; 0.0 while there are too few."""
+        recent = [bad for time, bad in self.window if now - time <= _WINDOW_SECONDS]
+        return sum(recent) / len(recent) if len(recent) >= _WINDOW_MIN else 0.0

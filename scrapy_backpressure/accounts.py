@@ -52,7 +52,6 @@ class Accounts:
         self._continuing: Request | None = None
         self._releasing: Request | None = None
         self._ended: WeakSet[Request] = WeakSet()
-        self._flushed = False
 
     def opened(self, queued: int, parked: int) -> None:
         """The spider is open, and this many requests are in the scheduler and the retry queue.
@@ -68,6 +67,11 @@ class Accounts:
         self._offered.clear()
         self.pending = queued
         ledger.resumed = queued - early + parked
+
+    @property
+    def closing(self) -> bool:
+        """Whether the spider is being closed."""
+        return _scrapy.is_closing(self._crawler.engine)
 
     # -- into the scheduler, or the retry queue ----------------------------
 
@@ -319,10 +323,10 @@ class Accounts:
     # -- the end -----------------------------------------------------------
 
     def flush(self) -> None:
-        """Dead-letter what would be lost with this crawl. Acts once, while feeds are open."""
-        if self._flushed:
-            return
-        self._flushed = True
+        """Dead-letter what would be lost with this crawl. To be called while feeds are open.
+
+        The crawl has to be closing: what is in the scheduler is taken out.
+        """
         letters = 0
         for request in self._leftovers():
             self.dead_letter(request, "shutdown", None)

@@ -19,6 +19,7 @@ from scrapy_backpressure import _scrapy, history
 from scrapy_backpressure.clock import Alarm
 from scrapy_backpressure.control.backoff import RetryBudget
 from scrapy_backpressure.control.lane import Lane
+from scrapy_backpressure.control.outcome import Outcome
 from scrapy_backpressure.slots import Flight, Slot, Waiter
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class Admission:
     def hopeless(self, slot: Slot, now: float) -> str | None:
         """Why nothing can be expected of *slot* in time; None if something can."""
         lanes = slot.lanes.values()
-        if all(lane.paused_until - now > self._config.longest_wait for lane in lanes):
+        if all(lane.closed_until - now > self._config.longest_wait for lane in lanes):
             return "max_pause"
         if all(lane.stalled_for > self._config.stall_timeout for lane in lanes):
             return "stalled"
@@ -263,7 +264,8 @@ class Admission:
     def learn(self, flight: Flight, verdict: Verdict, now: float) -> None:
         """The answer to *flight* is there: its lane learns from it, its place is free."""
         slot = flight.slot
-        slot.window.append((now, verdict.outcome.is_bad))
+        if verdict.outcome is not Outcome.PROXY_FAILED:  # says nothing of the site
+            slot.window.append((now, verdict.outcome.is_bad))
         if flight.lane is not None and flight.ticket is not None:
             sent_at = now if flight.sent_at is None else flight.sent_at
             flight.lane.finished(flight.ticket, now, verdict, latency=now - sent_at)

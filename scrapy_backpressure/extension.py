@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.crawler import Crawler
     from typing_extensions import Self
+
+logger = logging.getLogger(__name__)
 
 _PARKED = "backpressure.sqlite"
 _GROWTH_SAMPLES = 30
@@ -115,7 +118,7 @@ class BackpressureExtension:
         accounts.opened(_scrapy.scheduler_length(self.crawler.engine), len(self.retry_queue))
         warn_about_companions(self)
         self._reporter.opened()
-        self._loop = create_looping_call(self._tick)
+        self._loop = create_looping_call(self._sample)
         self._loop.start(self.config.interval, now=False)
 
     def spider_idle(self) -> None:
@@ -142,9 +145,17 @@ class BackpressureExtension:
 
     # -- sampling ----------------------------------------------------------
 
+    def _sample(self) -> None:
+        try:
+            self._tick()
+        except Exception:  # the loop would end, and with it what reopens the gate in time
+            logger.exception("A sample failed", extra={"spider": self.crawler.spider})
+
     def _tick(self) -> None:
         now = self.clock.now()
         self.admission.tick()
+        if self.admission.closing:
+            self.accounts.flush()  # early, should there be no time for an end in good order
         self.accounts.settle()
         if not self.admission.queues:
             self.accounts.pending = _scrapy.scheduler_length(

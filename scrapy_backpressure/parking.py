@@ -119,6 +119,8 @@ class RetryQueue:
 
     def release_due(self) -> None:
         """Give back what is due, some at a time so that the event loop gets its turn."""
+        if self._books.closing:
+            return  # what is parked stays for the next run, or for the dead letters
         now = self._clock.epoch()
         try:
             batch = self._stored.pop_due(now, _BATCH)

@@ -220,7 +220,7 @@ class RetryMiddleware:
         delay = backoff(
             number,
             base=self._config.backoff_base,
-            maximum=self._config.backoff_max,
+            maximum=min(self._config.backoff_max, self._config.max_pause),
             rng=self._rng,
         )
         if verdict.outcome is Outcome.FAILED:

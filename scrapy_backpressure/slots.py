@@ -88,8 +88,8 @@ class Slot:
 
     @property
     def paused_until(self) -> float:
-        """Until when every lane is paused; 0.0 if one is not."""
-        return min((lane.paused_until for lane in self.lanes.values()), default=0.0)
+        """Until when no lane may send anything; in the past or 0.0 if one may."""
+        return min((lane.closed_until for lane in self.lanes.values()), default=0.0)
 
     def bad_share(self, now: float) -> float:
         """Share of bad answers among the last ones; 0.0 while there are too few."""

@@ -101,6 +101,17 @@ class Lane:
         return self._limiter.rate
 
     @property
+    def closed_until(self) -> float:
+        """Until when nothing may be sent, because of a pause or of what a quota leaves.
+
+        May lie in the past.
+        """
+        quota = 0.0
+        if self._quota_left < math.inf:
+            quota = self._quota_ready_at(self._last_sent)
+        return max(self.paused_until, quota)
+
+    @property
     def found_limit(self) -> bool:
         """Whether the site has shown a limit; before, the caps are only what was tried."""
         return self._limiter.has_cut or self._quota_concurrency < math.inf
@@ -114,7 +125,8 @@ class Lane:
     def stalled_for(self) -> float:
         """Seconds from the last good answer, or the first send, to the last of the bad ones since.
 
-        Time in which nothing was asked does not count: a pause of half an hour is no stall.
+        Time after the last bad answer does not count: a long pause alone is no stall, but one more
+        bad answer after it is.
         """
         since = self._last_good if self._last_good is not None else self._first_sent
         if self._last_bad is None or since is None:

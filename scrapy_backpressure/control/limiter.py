@@ -48,6 +48,10 @@ FIRST_WAIT = 0.5
 CROWDED = 1.5
 """Mean deviations above the usual load from which on refusals mean a limit on concurrency."""
 _PACE_GAIN = {"start": 3.0, "hold": 1.25, "r": 1.5, "c": 1.0}
+PROVEN = 8
+"""Accepts since the last cut from which on the concurrency counts as borne."""
+LEAST_OF_ROUND = 0.65
+"""Share of such a concurrency that one round trip may leave at least."""
 
 
 class Limiter(Prober):
@@ -59,6 +63,7 @@ class Limiter(Prober):
         """Refusals in a row, one a round trip, with nothing accepted between."""
         self._pacer = Pacer()
         self._cut_seq = 0
+        self._floor_c = self.minimum
         self._fresh = 0
         self._meter = RateMeter(now)
         self._start = SlowStart(self.concurrency)
@@ -147,6 +152,11 @@ class Limiter(Prober):
             self._refused_with_others(ticket, now)
             return False
         first_cut = self._cut_seq == 0
+        # What was borne for a while is not disproved by one bad round trip: several refused at
+        # once are one step down, and the next round trip may take another. Unless each costs.
+        proven = self._fresh >= PROVEN and not self._cost
+        borne = min(self.concurrency, self._good_c)
+        self._floor_c = LEAST_OF_ROUND * borne if proven else self.minimum
         self._cut_seq = self.last_seq
         if self._fresh == 0 and not first_cut and ticket.load <= max(1, self._good_c / 2):
             self.starved += 1
@@ -195,7 +205,7 @@ class Limiter(Prober):
         """
         exact = self._cost or ticket.load <= 5
         fits = ticket.load - 1 if exact else 0.9 * ticket.load
-        self.concurrency = max(self.minimum, min(self.concurrency, fits))
+        self.concurrency = max(self.minimum, self._floor_c, min(self.concurrency, fits))
 
     def unhindered(self, now: float) -> None:
         """What slowed us until now was no limit on the rate: measure from here."""

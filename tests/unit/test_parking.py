@@ -21,6 +21,8 @@ URL = "http://site.example/"
 class Books:
     """Takes what is due."""
 
+    closing = False
+
     def __init__(self) -> None:
         self.released: list[str] = []
 
@@ -104,3 +106,13 @@ def test_what_is_written_is_left_for_the_next_run(queue: RetryQueue) -> None:
     queue.park(Request(URL), 0.0, "site.example")
     assert list(queue.drain()) == []
     assert queue.persisted == 1
+
+
+def test_nothing_is_given_back_while_the_crawl_is_being_closed(
+    queue: RetryQueue, books: Books
+) -> None:
+    queue.park(Request(URL), 0.0, "site.example")
+    books.closing = True
+    queue.release_due()
+    assert books.released == []
+    assert len(queue) == 1

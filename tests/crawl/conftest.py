@@ -113,8 +113,9 @@ def crawl(tmp_path: Path) -> Callable[..., CrawlResult]:
     imported already); it is importable as ``spider_under_test``, so that settings can name what
     it defines. *settings* go on top of DEFAULT_SETTINGS; a value None takes a default away.
     *args* become attributes of the spider. *reactor*: "asyncio", "epoll" or "none" (skips the
-    test where Scrapy cannot do without one). *kill_after* sends SIGKILL and *sigint_after* SIGINT
-    that many seconds after the spider opened, or once the given function returns true. Every
+    test where Scrapy cannot do without one). *sigint_after* sends SIGINT and, after that,
+    *kill_after* SIGKILL: so many seconds after the spider opened, or once the given function
+    returns true. Every
     crawl of a test runs in the same folder (``folder="name"`` for another one), so that a second
     call resumes the JOBDIR of the first; items and log are those of that call alone. Fails the
     test when the crawl takes longer than *timeout* seconds.
@@ -169,7 +170,7 @@ def crawl(tmp_path: Path) -> Callable[..., CrawlResult]:
             overtime = False
             try:
                 ends = time.monotonic() + timeout
-                plan = ((kill_after, signal.SIGKILL), (sigint_after, signal.SIGINT))
+                plan = ((sigint_after, signal.SIGINT), (kill_after, signal.SIGKILL))
                 for when, number in plan:
                     if when is not None:
                         _wait_until(process, when, place / "opened", ends)

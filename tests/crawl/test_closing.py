@@ -212,6 +212,25 @@ def test_interrupted_crawl_closes_soon_and_dead_letters_what_it_had(
     assert len(result.dead_letters) == result.stat("backpressure/audit/dead_lettered")
 
 
+def test_what_was_queued_is_in_the_dead_letters_before_a_slow_end(
+    site: Sites, crawl: Crawls, tmp_path: Path
+) -> None:
+    where = site(faults=[{"stall": True}])
+
+    def letters() -> int:
+        files = tmp_path.glob("crawl/dead_letters/*.jsonl")
+        return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+
+    result = crawl(
+        PAGES,
+        args={"base": where.url(""), "count": 60},
+        sigint_after=lambda: where.stats()["hits"] >= 4,
+        kill_after=lambda: letters() >= 40,  # what is under way will not end soon
+        timeout=30,
+    )
+    assert {letter["reason"] for letter in result.dead_letters} == {"shutdown"}
+
+
 def test_interrupted_crawl_with_a_jobdir_goes_on_in_the_next_run(
     site: Sites, crawl: Crawls
 ) -> None:

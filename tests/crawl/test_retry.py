@@ -124,6 +124,21 @@ def test_a_pause_beyond_max_pause_is_not_waited_for(site: Sites, crawl: Crawls) 
     assert result.elapsed < 5
 
 
+def test_a_quota_that_resets_beyond_max_pause_is_not_waited_for(
+    site: Sites, crawl: Crawls
+) -> None:
+    spent = {
+        "X-RateLimit-Limit": "100",
+        "X-RateLimit-Remaining": "0",
+        "X-RateLimit-Reset": "86400",
+    }
+    where = site(latency=0.02, headers=spent)
+    result = crawl(PAGES, {"BACKPRESSURE_MAX_PAUSE": 3}, args={"urls": pages(where, 12)})
+    assert_sound(result)
+    assert result.elapsed < 15
+    assert set(reasons(result)) == {"max_pause"}
+
+
 def test_a_pause_beyond_max_pause_is_waited_for_by_the_next_run(
     site: Sites, crawl: Crawls
 ) -> None:

@@ -248,6 +248,18 @@ def test_what_is_left_of_a_low_quota_is_spread_over_the_time_left() -> None:
     assert lane.ready_at(1.1) > 3.0
 
 
+def test_a_used_up_quota_closes_the_lane_until_its_reset() -> None:
+    lane = make()
+    answer_with(lane, Quota(limit=100, remaining=0, reset=86400), now=0.1)
+    assert lane.closed_until == pytest.approx(86400, abs=1)
+
+
+def test_a_quota_that_leaves_enough_closes_nothing() -> None:
+    lane = make()
+    answer_with(lane, Quota(limit=100, remaining=90, reset=86400), now=0.1)
+    assert lane.closed_until <= 0.1
+
+
 def test_a_quota_is_forgotten_after_its_reset() -> None:
     lane = make()
     answer_with(lane, Quota(limit=100, remaining=0, reset=30))

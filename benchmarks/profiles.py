@@ -206,7 +206,7 @@ def rows(*, quick: bool = False) -> list[Row]:
     return [
         _limited_at_once("ten", "10 at once", 10, 1200 // part),
         _limited_rate("rate40", "40/s, burst 10", 40, 10, 1200 // part),
-        _limited_rate("rate2", "2/s", 2, 1, 120 // part, margin=0.02),
+        _limited_rate("rate2", "2/s", 2, 1, 240 // part, margin=0.02),
         _limited_at_once(
             "retry-after",
             f"8 at once, Retry-After {RETRY_AFTER}",

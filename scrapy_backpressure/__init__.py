@@ -7,7 +7,7 @@ from scrapy_backpressure.deadletter import DeadLetter, DeadLetterExporter
 from scrapy_backpressure.exceptions import GivenUp
 from scrapy_backpressure.extension import BackpressureExtension
 from scrapy_backpressure.gate import StartGateMiddleware
-from scrapy_backpressure.policy import OutcomePolicy
+from scrapy_backpressure.policy import Evidence, OutcomePolicy
 from scrapy_backpressure.retry import RetryMiddleware
 from scrapy_backpressure.scheduling import SlotAwarePriorityQueue
 from scrapy_backpressure.signals import (
@@ -25,6 +25,7 @@ __all__ = [
     "ConcurrencyMiddleware",
     "DeadLetter",
     "DeadLetterExporter",
+    "Evidence",
     "GivenUp",
     "Outcome",
     "OutcomePolicy",

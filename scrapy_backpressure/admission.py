@@ -11,6 +11,7 @@ import math
 import random
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
 
 from scrapy.utils.defer import maybe_deferred_to_future
 from twisted.internet.defer import Deferred
@@ -44,6 +45,15 @@ class SlotQueue(Protocol):
     def wake_slot(self, key: str) -> None: ...
 
     def slot_length(self, key: str) -> int: ...
+
+
+def _proxy_of(request: Request) -> str | None:
+    """The request's proxy as HttpProxyMiddleware leaves it, without credentials."""
+    proxy: str | None = request.meta.get("proxy")
+    if not proxy or "@" not in proxy:
+        return proxy
+    parts = urlsplit(proxy)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 class Admission:
@@ -151,8 +161,7 @@ class Admission:
         flight = self.flights[request] = Flight(request, slot, scheduled=True)
         if history.HISTORY not in request.meta:
             slot.budget.first_attempt()
-        proxy = request.meta.get("proxy")
-        lane = slot.lanes.get(proxy)
+        lane = slot.lanes.get(_proxy_of(request))
         if lane is None:
             lane = min(slot.lanes.values(), key=lambda lane: lane.ready_at(now))
         if self.turn_at(slot, lane, now) <= now:

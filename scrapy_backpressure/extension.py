@@ -72,11 +72,12 @@ class BackpressureExtension:
         self.throughput = Throughput()
         high = self.config.queue_high or auto_high(0.0, self.config.queue_seconds)
         self.queue_mark = Watermark(high, self.config.queue_low or high // 2)
+        self.depth_max = 0
+        """Most open requests so far."""
         self._memory = MemoryWatch(crawler.settings)
         self._held_back_by_retries = False
         self._growth: deque[int] = deque(maxlen=_GROWTH_SAMPLES)
         self._closed_at = 0.0
-        self._closed_for: frozenset[str] = frozenset()
         self._loop: Any = None
         self._reporter = Reporter(self)
 
@@ -192,7 +193,9 @@ class BackpressureExtension:
     def poke(self) -> None:
         """Look whether the gate has to be open or closed."""
         reasons = set()
-        if self.queue_mark.update(self.depth() + len(self.gate.aside)):
+        depth = self.depth()
+        self.depth_max = max(self.depth_max, depth)
+        if self.queue_mark.update(depth + len(self.gate.aside)):
             reasons.add("queue")
         if self._held_back_by_retries:
             reasons.add("retries")
@@ -207,23 +210,23 @@ class BackpressureExtension:
         queued = self.accounts.pending or self.gate.passing
         return not queued and not self.crawler.engine.downloader.active
 
-    def _gate_changed(self, reasons: frozenset[str]) -> None:
+    def _gate_changed(self, before: frozenset[str], reasons: frozenset[str]) -> None:
         stats, now, spider = self.crawler.stats, self.clock.now(), self.crawler.spider
-        if reasons:
-            self._closed_at, self._closed_for = now, reasons
+        for reason in reasons - before:
+            stats.inc_value(f"backpressure/gate/closed/{reason}")
+        if not before:
+            self._closed_at = now
             stats.inc_value("backpressure/gate/closed")
-            for reason in reasons:
-                stats.inc_value(f"backpressure/gate/closed/{reason}")
             self.crawler.signals.send_catch_log(
                 gate_closed, reason=",".join(sorted(reasons)), spider=spider
             )
-        else:
+        elif not reasons:
             closed_for = now - self._closed_at
             total = stats.get_value("backpressure/gate/closed_seconds", 0.0) + closed_for
             stats.set_value("backpressure/gate/closed_seconds", round(total, 3))
             self.crawler.signals.send_catch_log(
                 gate_opened,
-                reason=",".join(sorted(self._closed_for)),
+                reason=",".join(sorted(before)),
                 closed_for=closed_for,
                 spider=spider,
             )

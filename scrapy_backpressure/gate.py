@@ -36,10 +36,10 @@ _SLICE = 0.005
 class Gate:
     """Open, or closed for reasons; what waits for it, and how much of it.
 
-    *on_change* is called with the reasons after each change between open and closed.
+    *on_change* is called with the reasons before and after each change of them.
     """
 
-    def __init__(self, on_change: Callable[[frozenset[str]], None]) -> None:
+    def __init__(self, on_change: Callable[[frozenset[str], frozenset[str]], None]) -> None:
         self._on_change = on_change
         self._waiting: list[Deferred[None]] = []
         self.reasons: frozenset[str] = frozenset()
@@ -63,10 +63,9 @@ class Gate:
 
     def set(self, reasons: frozenset[str]) -> None:
         """Be closed for *reasons*, or open if there is none."""
-        changed = bool(reasons) != self.closed
-        self.reasons = reasons
-        if changed:
-            self._on_change(reasons)
+        before, self.reasons = self.reasons, reasons
+        if before != reasons:
+            self._on_change(before, reasons)
             if not reasons:
                 self.stir()
 

@@ -86,14 +86,19 @@ class Reporter:
         return "Nothing binds: the queue is empty"
 
     def _sites(self, now: float) -> str:
-        queued = [
-            slot
-            for slot in self._extension.admission.slots.values()
-            if self._extension.admission.queued(slot.key)
-        ]
+        admission = self._extension.admission
+        # What does not come from a queue of ours waits in its slot.
+        waiting = {
+            slot: admission.queued(slot.key) + len(slot.waiters)
+            for slot in admission.slots.values()
+        }
+        queued = sorted(
+            (slot for slot, count in waiting.items() if count),
+            key=lambda slot: waiting[slot],
+            reverse=True,
+        )
         if not queued:
             return "Nothing binds"
-        queued.sort(key=lambda slot: self._extension.admission.queued(slot.key), reverse=True)
         states = "; ".join(f"{slot.key} {self._state(slot, now)}" for slot in queued[:_NAMED])
         if len(queued) == 1:
             return f"The site binds: {states}"
@@ -118,7 +123,7 @@ class Reporter:
     def _gauges(self, depth: int) -> None:
         extension, stats = self._extension, self._crawler.stats
         stats.set_value("backpressure/queue/depth", depth)
-        stats.max_value("backpressure/queue/depth_max", depth)
+        stats.set_value("backpressure/queue/depth_max", extension.depth_max)
         stats.set_value("backpressure/queue/high", extension.queue_mark.high)
         stats.set_value("backpressure/retry_queue/size", len(extension.retry_queue))
         stats.max_value("backpressure/retry_queue/size_max", len(extension.retry_queue))
@@ -187,7 +192,7 @@ class Reporter:
             "Summary: at most %(peak)d requests open, gate closed %(closed)d times for "
             "%(seconds).1f s, %(parked)d retries parked, dead letters: %(letters)s",
             {
-                "peak": stats.get_value("backpressure/queue/depth_max", 0),
+                "peak": extension.depth_max,
                 "closed": stats.get_value("backpressure/gate/closed", 0),
                 "seconds": stats.get_value("backpressure/gate/closed_seconds", 0.0),
                 "parked": extension.accounts.parked,

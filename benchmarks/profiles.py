@@ -33,6 +33,9 @@ class Row:
     for the oracle's crawl instead. *settings*: of every contender in this row. *uncounted*: the
     address whose pages are wanted but are no part of the goodput, and which the oracle's site
     lacks. *latency*: seconds that a counted page takes.
+
+    Where the oracle has it easier (*oracle_rule*, *uncounted*), ours is also crawled on the
+    oracle's site, to tell what the trouble costs from what finding the limit costs.
     """
 
     name: str
@@ -44,6 +47,11 @@ class Row:
     oracle_rule: Mapping[str, Any] = field(default_factory=dict)
     settings: Settings = field(default_factory=dict)
     uncounted: str | None = None
+
+    @property
+    def has_trouble(self) -> bool:
+        """Whether the oracle's site lacks something that goes wrong."""
+        return bool(self.oracle_rule) or self.uncounted is not None
 
     @property
     def pages(self) -> int:
@@ -66,7 +74,7 @@ STOCK_MANY = f"stock {AT_ONCE} at once"
 AUTOTHROTTLE = "AutoThrottle"
 OURS = "ours"
 ORACLE = "oracle"
-OURS_ALONE = "ours, no stalled host"
+OURS_UNHINDERED = "ours, nothing wrong"
 
 _MANY: Settings = {
     "CONCURRENT_REQUESTS": AT_ONCE,

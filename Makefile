@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 # Crawls mostly wait, so there are more of them at once than there are cores.
-WORKERS ?= 3
+WORKERS ?= 4
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
@@ -13,7 +13,7 @@ demo: $(VENV)/.installed ## crawl a flaky site twice, without and with the add-o
 	@$(BIN)/python example_project/demo.py
 
 test: lint ## lint, then all tests with coverage
-	$(BIN)/python -m pytest -n $(WORKERS) --cov
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --cov
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff check .

@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 # Crawls mostly wait, so there are more of them at once than there are cores.
-WORKERS ?= 4
+WORKERS ?= 3
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 

@@ -18,6 +18,7 @@ import pytest
 from scrapy.settings import default_settings
 
 from tests.crawl.runner import SPIDER_MODULE
+from tests.site import Site
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,6 +44,19 @@ _SIGNS_OF_TROUBLE = (
     "Task was destroyed",
     "exception was never retrieved",
 )
+
+LISTED_PAGES = """
+class Pages(Spider):
+    name = "pages"
+
+    async def start(self):
+        for url in self.urls:
+            yield Request(url)
+
+    def parse(self, response):
+        yield {"url": response.url}
+"""
+# Yields the URL of each page of the list that is its argument *urls*.
 
 When = float | Callable[[], bool]
 
@@ -80,6 +94,10 @@ class CrawlResult:
     def stat(self, name: str, default: Any = 0) -> Any:
         """Return a stat."""
         return self.stats.get(name, default)
+
+
+Sites = Callable[..., Site]
+Crawls = Callable[..., CrawlResult]
 
 
 def _read_lines(paths: Iterable[Path]) -> list[Any]:

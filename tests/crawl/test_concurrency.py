@@ -5,7 +5,7 @@ A crawl costs a second to start, so most of them ask many hosts, each of another
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -13,11 +13,7 @@ from typing import Any
 import pytest
 
 from tests.crawl.audit import assert_sound
-from tests.crawl.conftest import REACTORS, CrawlResult
-from tests.site import Site
-
-Sites = Callable[..., Site]
-Crawls = Callable[..., CrawlResult]
+from tests.crawl.conftest import REACTORS, Crawls, Sites
 
 PAGES = """
 class Pages(Spider):

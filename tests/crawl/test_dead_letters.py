@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.crawl.audit import assert_sound
-from tests.crawl.conftest import CrawlResult
-from tests.site import Site
-
-Sites = Callable[..., Site]
-Crawls = Callable[..., CrawlResult]
+from tests.crawl.conftest import Crawls, Sites
 
 FAST_RETRIES = {"RETRY_TIMES": 1, "BACKPRESSURE_BACKOFF_BASE": 0.1}
 PAGES = """

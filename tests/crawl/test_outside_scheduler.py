@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from tests.crawl.audit import assert_sound
-from tests.crawl.conftest import REACTORS, CrawlResult
+from tests.crawl.conftest import LISTED_PAGES, REACTORS, Crawls, Sites
 from tests.site import Site
 
-Sites = Callable[..., Site]
-Crawls = Callable[..., CrawlResult]
-
-PAGES = """
-class Pages(Spider):
-    name = "pages"
-
-    async def start(self):
-        for url in self.urls:
-            yield Request(url)
-
-    def parse(self, response):
-        yield {"url": response.url}
-"""
 REFUSED_ONCE: dict[str, Any] = {
     "match": "/page/5",
     "times": 1,
@@ -113,7 +98,7 @@ def test_robots_txt_neither_locks_a_host_up_nor_escapes_its_limits(
         "BACKPRESSURE_BACKOFF_BASE": 0.2,
     }
     urls = [url for host in address.values() for url in pages(where, 3, host)]
-    result = crawl(PAGES, settings, args={"urls": urls}, timeout=20)
+    result = crawl(LISTED_PAGES, settings, args={"urls": urls}, timeout=20)
     assert_sound(result, errors=True)
     assert sorted(item["url"] for item in result.items) == sorted(urls)
     assert where.host(address["refusing"])["early"] == 0
@@ -177,7 +162,7 @@ def test_a_scheduler_that_cannot_be_steered_obeys_pauses_and_is_warned_of(
         "SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.DownloaderAwarePriorityQueue",
         "CONCURRENT_REQUESTS_PER_DOMAIN": 4,
     }
-    result = crawl(PAGES, settings, args={"urls": pages(where, 20)})
+    result = crawl(LISTED_PAGES, settings, args={"urls": pages(where, 20)})
     assert_sound(result)
     host = where.host()
     assert (len(result.items), host["early"], host["peak"]) == (20, 0, 4)

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
 from typing import Any
 
 from tests.crawl.audit import assert_sound
-from tests.crawl.conftest import CrawlResult
-from tests.site import Site
-
-Sites = Callable[..., Site]
-Crawls = Callable[..., CrawlResult]
+from tests.crawl.conftest import Crawls, Sites
 
 PAGES = """
 class Pages(Spider):

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tests.crawl.audit import assert_sound
-from tests.crawl.conftest import CrawlResult
-from tests.site import Site
-
-Sites = Callable[..., Site]
-Crawls = Callable[..., CrawlResult]
+from tests.crawl.conftest import Crawls, Sites
 
 STOCK = {"ADDONS": None}
 FIRST, SECOND = "127.0.0.2", "127.0.0.3"

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.crawl.audit import assert_sound
-from tests.crawl.conftest import REACTORS, CrawlResult
+from tests.crawl.conftest import LISTED_PAGES, REACTORS, CrawlResult, Crawls, Sites
 from tests.site import Site
 
-Sites = Callable[..., Site]
-Crawls = Callable[..., CrawlResult]
-
-PAGES = """
-class Pages(Spider):
-    name = "pages"
-
-    async def start(self):
-        for url in self.urls:
-            yield Request(url)
-
-    def parse(self, response):
-        yield {"url": response.url}
-"""
 BY_HAND = {
     "ADDONS": None,
     "EXTENSIONS": {"scrapy_backpressure.BackpressureExtension": 100},
@@ -58,7 +43,7 @@ def test_an_outage_shorter_than_the_retries_last_costs_nothing(
 ) -> None:
     where = site(latency=0.05, faults=[fault])
     urls = pages(where, 50)
-    result = crawl(PAGES, {"RETRY_TIMES": 2}, args={"urls": urls}, timeout=30)
+    result = crawl(LISTED_PAGES, {"RETRY_TIMES": 2}, args={"urls": urls}, timeout=30)
     assert_sound(result)
     assert sorted(item["url"] for item in result.items) == sorted(urls)
 
@@ -108,7 +93,7 @@ def test_a_site_that_accepts_nothing_for_stall_timeout_is_given_up(
 ) -> None:
     where = site(latency=0.02, faults=[{"status": 429}])
     settings = {"BACKPRESSURE_STALL_TIMEOUT": 2}
-    result = crawl(PAGES, settings, args={"urls": pages(where, 12)}, timeout=20)
+    result = crawl(LISTED_PAGES, settings, args={"urls": pages(where, 12)}, timeout=20)
     assert_sound(result, errors=True)
     assert len(result.dead_letters) == 12
     assert set(reasons(result)) <= {"throttled", "stalled"}
@@ -117,7 +102,7 @@ def test_a_site_that_accepts_nothing_for_stall_timeout_is_given_up(
 
 def test_a_pause_beyond_max_pause_is_not_waited_for(site: Sites, crawl: Crawls) -> None:
     where = site(latency=0.1, faults=[{"status": 429, "headers": {"Retry-After": "3600"}}])
-    result = crawl(PAGES, {"BACKPRESSURE_MAX_PAUSE": 60}, args={"urls": pages(where, 12)})
+    result = crawl(LISTED_PAGES, {"BACKPRESSURE_MAX_PAUSE": 60}, args={"urls": pages(where, 12)})
     assert_sound(result, errors=True)
     assert reasons(result) == ["max_pause"] * 12
     assert where.host()["hits"] <= 4
@@ -133,7 +118,7 @@ def test_a_quota_that_resets_beyond_max_pause_is_not_waited_for(
         "X-RateLimit-Reset": "86400",
     }
     where = site(latency=0.02, headers=spent)
-    result = crawl(PAGES, {"BACKPRESSURE_MAX_PAUSE": 3}, args={"urls": pages(where, 12)})
+    result = crawl(LISTED_PAGES, {"BACKPRESSURE_MAX_PAUSE": 3}, args={"urls": pages(where, 12)})
     assert_sound(result)
     assert result.elapsed < 15
     assert set(reasons(result)) == {"max_pause"}
@@ -146,7 +131,7 @@ def test_a_pause_beyond_max_pause_is_waited_for_by_the_next_run(
     where = site(latency=0.1, faults=[fault])
     settings = {"JOBDIR": "job", "BACKPRESSURE_MAX_PAUSE": 1}
     args = {"urls": pages(where, 12)}
-    first = crawl(PAGES, settings, args=args)
+    first = crawl(LISTED_PAGES, settings, args=args)
     assert_sound(first)
     assert (first.items, first.dead_letters, first.stat("backpressure/audit/persisted")) == (
         [],
@@ -154,7 +139,7 @@ def test_a_pause_beyond_max_pause_is_waited_for_by_the_next_run(
         12,
     )
     assert first.elapsed < 4
-    second = crawl(PAGES, {**settings, "BACKPRESSURE_MAX_PAUSE": 60}, args={"urls": []})
+    second = crawl(LISTED_PAGES, {**settings, "BACKPRESSURE_MAX_PAUSE": 60}, args={"urls": []})
     assert_sound(second)
     assert (len(second.items), second.stat("backpressure/audit/resumed")) == (12, 12)
     assert where.host()["early"] == 0
@@ -226,7 +211,7 @@ def test_without_retries_pauses_are_kept_all_the_same(site: Sites, crawl: Crawls
             {"match": "/page/3", "status": 429, "headers": {"Retry-After": "1"}},
         ],
     )
-    result = crawl(PAGES, {"RETRY_ENABLED": False}, args={"urls": pages(where, 15)})
+    result = crawl(LISTED_PAGES, {"RETRY_ENABLED": False}, args={"urls": pages(where, 15)})
     assert_sound(result)
     host = where.host()
     assert (len(result.items), host["hits"], host["early"]) == (13, 15, 0)
@@ -238,7 +223,7 @@ def test_disabled_it_leaves_stock_behaviour(
 ) -> None:
     where = site(faults=[{"match": "/page/1", "status": 429, "headers": {"Retry-After": "60"}}])
     settings = {**set_up, "BACKPRESSURE_ENABLED": False}
-    result = crawl(PAGES, settings, args={"urls": pages(where, 3)})
+    result = crawl(LISTED_PAGES, settings, args={"urls": pages(where, 3)})
     assert (result.returncode, len(result.items)) == (0, 2)
     assert where.host()["paths"]["/page/1"]["hits"] == 3
     assert result.stat("retry/max_reached") == 1
@@ -250,7 +235,7 @@ def test_pause_of_just_max_pause_is_waited_out(site: Sites, crawl: Crawls) -> No
     fault = {"times": 1, "per": "host", "status": 429, "headers": {"Retry-After": 2}}
     where = site(faults=[fault])
     settings = {"BACKPRESSURE_MAX_PAUSE": 2}
-    result = assert_sound(crawl(PAGES, settings, args={"urls": pages(where, 3)}))
+    result = assert_sound(crawl(LISTED_PAGES, settings, args={"urls": pages(where, 3)}))
     assert len(result.items) == 3
 
 

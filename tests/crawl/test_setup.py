@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,7 @@ import pytest
 
 from scrapy_backpressure.storage.sqlite import ParkedRequests
 from tests.crawl.audit import assert_sound
-from tests.crawl.conftest import CrawlResult
-from tests.site import Site
-
-Sites = Callable[..., Site]
-Crawls = Callable[..., CrawlResult]
+from tests.crawl.conftest import CrawlResult, Crawls, Sites
 
 NOTHING = """
 class Nothing(Spider):

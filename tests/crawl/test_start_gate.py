@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.crawl.audit import assert_sound
-from tests.crawl.conftest import CrawlResult
-from tests.site import Site
-
-Sites = Callable[..., Site]
-Crawls = Callable[..., CrawlResult]
+from tests.crawl.conftest import Crawls, Sites
 
 # The stats tell the most that was ever yielded and not finished, and, at the end, how much was
 # yielded at all; CLOSESPIDER_PAGECOUNT ends the crawl.

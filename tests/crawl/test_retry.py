@@ -93,11 +93,11 @@ def test_a_site_that_accepts_nothing_for_stall_timeout_is_given_up(
 ) -> None:
     where = site(latency=0.02, faults=[{"status": 429}])
     settings = {"BACKPRESSURE_STALL_TIMEOUT": 2}
-    result = crawl(LISTED_PAGES, settings, args={"urls": pages(where, 12)}, timeout=20)
+    result = crawl(LISTED_PAGES, settings, args={"urls": pages(where, 12)}, timeout=30)
     assert_sound(result, errors=True)
     assert len(result.dead_letters) == 12
     assert set(reasons(result)) <= {"throttled", "stalled"}
-    assert result.elapsed < 8
+    assert result.elapsed < 15  # twenty tries would take minutes
 
 
 def test_a_pause_beyond_max_pause_is_not_waited_for(site: Sites, crawl: Crawls) -> None:

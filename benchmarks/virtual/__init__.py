@@ -1,0 +1,1 @@
+"""Crawls in virtual time: model sites, limiters to compare, figures and what they must reach."""

@@ -5,7 +5,7 @@
 
 An hour of crawling takes seconds, and the same seed gives the same run, whatever the number of
 jobs. Each row shows medians over the seeds. At the end come the bars for ours; the exit code is 1
-if one is missed.
+if one is missed. A comparison that hammers its site is stopped early: see ``seconds``.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from benchmarks.virtual.contenders import COMPARISONS, NAMES, ORACLE, OURS
-from benchmarks.virtual.figures import Row, as_json, summary
-from benchmarks.virtual.jobs import Job, cost, run_job, spare_of, wants_spare
+from benchmarks.virtual.contenders import NAMES, ORACLE, OURS
+from benchmarks.virtual.figures import Row, summary
+from benchmarks.virtual.jobs import Job, Pace, best_pace, cost, figures_of, start, wants_pace
 from benchmarks.virtual.profiles import Profile, profiles
-from benchmarks.virtual.verdicts import Rows, Verdict, judge, lines, rivals
+from benchmarks.virtual.tables import LEGEND, conclusion, document, table, verdicts
 
 COMPARISON_SEEDS = 3
 """Most seeds for all but ours: they are there to compare, not to be tuned."""
@@ -35,26 +35,22 @@ R = TypeVar("R")
 def simulate(
     chosen: list[Profile], contenders: list[str], seeds: int, jobs: int
 ) -> dict[str, dict[str, Row]]:
-    """Run all, and put the rows together: profile to contender to row."""
-    fewer = min(seeds, COMPARISON_SEEDS)
-    with_oracle = {
-        profile.name
-        for profile in chosen
-        if ORACLE in contenders
-        or (OURS in contenders and any(bar.needs_oracle for bar in profile.bars))
-    }
-    searched = [p.name for p in chosen if p.name in with_oracle and wants_spare(p)]
-    spares = dict(zip(searched, _map(spare_of, searched, jobs), strict=True))
-    todo = [
-        Job(profile.name, name, seed, spares.get(profile.name, 0.0))
-        for profile in chosen
-        for name in NAMES
-        if name in contenders or (name == ORACLE and profile.name in with_oracle)
-        for seed in range(seeds if name == OURS else fewer)
-    ]
+    """Run all, and put the rows together: profile to contender to row.
+
+    The oracle runs as well where a bar for ours is a share of its figure.
+    """
+    paces = find_paces(chosen, jobs)
+    todo: list[Job] = []
+    for profile in chosen:
+        needed = OURS in contenders and any(bar.needs_oracle for bar in profile.bars)
+        for name in NAMES:
+            if name in contenders or (name == ORACLE and needed):
+                count = seeds if name == OURS else min(seeds, COMPARISON_SEEDS)
+                pace = paces.get(profile.name, Pace())
+                todo += [Job(profile.name, name, seed, pace) for seed in range(count)]
     # The longest first, so that none is left over at the end.
     todo.sort(key=cost, reverse=True)
-    done = dict(zip(todo, _map(run_job, todo, jobs), strict=True))
+    done = dict(zip(todo, each(figures_of, todo, jobs), strict=True))
     rows: dict[str, dict[str, Row]] = {}
     for profile in chosen:
         for name in NAMES:
@@ -65,83 +61,43 @@ def simulate(
     return rows
 
 
-def _map(work: Callable[[T], R], todo: list[T], jobs: int) -> list[R]:
+def find_paces(chosen: list[Profile], jobs: int) -> dict[str, Pace]:
+    """The oracle's best pace for each profile that needs one."""
+    wanted = [profile.name for profile in chosen if wants_pace(profile)]
+    return dict(zip(wanted, each(best_pace, wanted, jobs), strict=True))
+
+
+def each(work: Callable[[T], R], todo: list[T], jobs: int) -> list[R]:
+    """Work on all, in so many processes; results in the order of ``todo``."""
     if jobs == 1 or len(todo) < 2:
         return [work(one) for one in todo]
     with multiprocessing.Pool(min(jobs, len(todo))) as pool:
         return pool.map(work, todo, chunksize=1)
 
 
-def verdicts(rows: Rows) -> tuple[list[Verdict], dict[str, list[str]]]:
-    """Verdicts on ours; and by profile, what is better than ours in one of two."""
-    told: list[Verdict] = []
-    better: dict[str, list[str]] = {}
-    for name, by_contender in rows.items():
-        ours = by_contender.get(OURS)
-        if ours is None:
-            continue
-        told += judge(name, profiles()[name].bars, ours, by_contender.get(ORACLE))
-        others = [row for other, row in by_contender.items() if other in COMPARISONS]
-        both, one = rivals(ours, others)
-        told += both
-        if one:
-            better[name] = one
-    return told, better
+def trace(chosen: list[Profile], contenders: list[str], seeds: int) -> None:
+    """Print every bad answer."""
+    paces = find_paces(chosen, 1)
+    for profile in chosen:
+        for name in contenders:
+            for seed in range(seeds):
+                print(f"{profile.name}, {name}, seed {seed}")
+                start(Job(profile.name, name, seed, paces.get(profile.name, Pace())), print)
 
 
-COLUMNS = (
-    ("goodput", 8, "share"),
-    ("refused", 8, "share"),
-    ("refusals", 8, "count"),
-    ("refused_late", 8, "share"),
-    ("early", 6, "count"),
-    ("to_90", 7, "time"),
-    ("up", 7, "time"),
-    ("down", 7, "time"),
-    ("resumed", 7, "time"),
-    ("latency", 7, "times"),
-    ("least_share", 7, "share"),
-    ("lost", 5, "count"),
-)
-TITLES = {"refused_late": "2nd half", "to_90": "to 90%", "least_share": "share"}
-FORMATS = {"share": "{:.2%}", "count": "{:.0f}", "time": "{:.1f}", "times": "{:.2f}"}
+def draw(chosen: list[Profile], contenders: list[str], jobs: int, folder: Path) -> None:
+    """Draw the first seed of each; ours alone unless others were asked for."""
+    from benchmarks.virtual.plots import draw_job  # matplotlib is wanted only here
 
-
-def table(rows: Rows) -> Iterator[str]:
-    """All rows; early hits and lost pages are the worst run's."""
-    heads = "".join(f" {TITLES.get(name, name):>{width}}" for name, width, _ in COLUMNS)
-    yield f"{'profile':36} {'contender':12} {'worst':>8}{heads}"
-    for name, by_contender in rows.items():
-        for contender, row in by_contender.items():
-            cells = ""
-            for figure, width, kind in COLUMNS:
-                of = row.worst if figure in ("early", "lost") else row.median
-                value = getattr(of, figure)
-                text = "" if value is None else FORMATS[kind].format(value)
-                cells += f" {text:>{width}}"
-            yield f"{name:36} {contender:12} {row.worst.goodput:8.2%}{cells}"
-
-
-def as_document(rows: Rows, told: list[Verdict], better: dict[str, list[str]]) -> dict[str, Any]:
-    """All there is to tell, for JSON."""
-    return {
-        "rows": [
-            {
-                "profile": row.profile,
-                "contender": row.contender,
-                "seeds": row.seeds,
-                "median": as_json(row.median),
-                "worst": as_json(row.worst),
-            }
-            for by_contender in rows.values()
-            for row in by_contender.values()
-        ],
-        "bars": [
-            {"profile": verdict.profile, "bar": verdict.text, "kept": verdict.kept}
-            for verdict in told
-        ],
-        "better_in_one": better,
-    }
+    folder.mkdir(parents=True, exist_ok=True)
+    paces = find_paces(chosen, jobs) if ORACLE in contenders else {}
+    todo = [
+        (Job(profile.name, name, 0, paces.get(profile.name, Pace()), recorded=True), folder)
+        for profile in chosen
+        for name in contenders
+    ]
+    drawn = each(draw_job, todo, jobs)
+    print(f"{len(drawn)} pictures in {folder}", file=sys.stderr)
 
 
 def main() -> int:
@@ -152,11 +108,11 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5, help="runs per profile of ours")
     parser.add_argument("--json", metavar="FILE", help="write all figures there; - for stdout")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw there (matplotlib)")
-    parser.add_argument("--trace", action="store_true", help="print every bad answer; one job")
+    parser.add_argument("--trace", action="store_true", help="print every bad answer, no table")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--no-check", action="store_true", help="exit code 0 whatever is missed")
     args = parser.parse_args()
-    started = time.monotonic()
+    began = time.monotonic()
     chosen = [
         profile
         for name, profile in profiles().items()
@@ -168,43 +124,20 @@ def main() -> int:
         return 0
     rows = simulate(chosen, contenders, args.seeds, args.jobs)
     told, better = verdicts(rows)
+    figures = json.dumps(document(rows, told, better), indent=1)
     if args.json == "-":
-        print(json.dumps(as_document(rows, told, better), indent=1))
+        print(figures)
     else:
-        report(rows, told, better)
-        print(f"{time.monotonic() - started:.0f} s with {args.jobs} jobs", file=sys.stderr)
         if args.json:
-            document = json.dumps(as_document(rows, told, better), indent=1)
-            Path(args.json).write_text(document + "\n", encoding="utf-8")
+            Path(args.json).write_text(figures + "\n", encoding="utf-8")
+        print("\n".join(table(rows)), LEGEND, sep="\n\n")
+        print(f"Seeds: {args.seeds} of ours, at most {COMPARISON_SEEDS} of the others.\n")
+        print("\n".join(conclusion(told, better)))
+    print(f"{time.monotonic() - began:.0f} s with {args.jobs} jobs", file=sys.stderr)
+    if args.plots:
+        draw(chosen, args.contender or [OURS], args.jobs, args.plots)
     missed = not all(verdict.kept for verdict in told)
     return int(missed and not args.no_check)
-
-
-def report(rows: Rows, told: list[Verdict], better: dict[str, list[str]]) -> None:
-    """Print the table and what becomes of the bars."""
-    print("\n".join(table(rows)))
-    seeds = sorted({row.seeds for by_contender in rows.values() for row in by_contender.values()})
-    print(f"\nMedians over {' or '.join(map(str, seeds))} seeds (most for ours).")
-    if better:
-        print("\nBetter than ours in one of goodput and refusals:")
-    for name, texts in better.items():
-        for text in texts:
-            print(f"        {name:28} {text}")
-    if told:
-        print()
-        print("\n".join(lines(told)))
-        missed = sum(not verdict.kept for verdict in told)
-        print(f"\n{len(told) - missed} kept, {missed} MISSED")
-
-
-def trace(chosen: list[Profile], contenders: list[str], seeds: int) -> None:
-    """Print every bad answer."""
-    for profile in chosen:
-        for name in contenders:
-            for seed in range(seeds):
-                print(f"{profile.name}, {name}, seed {seed}")
-                spare = spare_of(profile.name) if name == ORACLE and wants_spare(profile) else 0.0
-                run_job(Job(profile.name, name, seed, spare), trace=print)
 
 
 if __name__ == "__main__":

@@ -68,13 +68,13 @@ def ours(setting: Setting) -> Contender:
 class Oracle:
     """Fixed at the site's true limit, even where that changes; sends nothing to a dead site.
 
-    Paced from when a request was due where the site allows bursts, so that lateness costs
-    nothing; else from when one was sent, with ``spare`` seconds more than the rate asks for.
+    Keeps the pauses that it is told. Paced from when a request was due where the site allows
+    bursts, so that lateness costs nothing; else from when one was sent, with ``spare`` seconds
+    more than the rate asks for.
     """
 
-    paused_until = 0.0
-
     def __init__(self, setting: Setting, spare: float = 0.0) -> None:
+        self.paused_until = 0.0
         self._site = setting.site
         self._ceiling = setting.ceiling
         self._share = setting.share
@@ -97,7 +97,8 @@ class Oracle:
             self._look(now)
         if self._in_flight >= self.concurrency:
             return math.inf if self._in_flight else self._until
-        return max(now, (self._due if self._bursts else self._sent_at) + self._interval)
+        last = self._due if self._bursts else self._sent_at
+        return max(now, self.paused_until, last + self._interval)
 
     def sent(self, now: float) -> None:
         self._in_flight += 1
@@ -107,6 +108,8 @@ class Oracle:
 
     def finished(self, ticket: Any, now: float, verdict: Verdict, *, latency: float) -> None:
         self._in_flight -= 1
+        if verdict.pause is not None:
+            self.paused_until = max(self.paused_until, now + verdict.pause)
 
 
 class AutoThrottle:

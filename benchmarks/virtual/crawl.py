@@ -101,6 +101,7 @@ class Run:
     """A crawl, or several of one site.
 
     :param make: makes each lane's limiter
+    :param most: requests after which the crawl is stopped
     :param recorded: whether to sample the limits
     :param trace: is given a line for each bad answer
     """
@@ -111,6 +112,7 @@ class Run:
         make: Maker,
         seed: int,
         *,
+        most: float = math.inf,
         recorded: bool = False,
         trace: Callable[[str], object] | None = None,
     ) -> None:
@@ -119,6 +121,7 @@ class Run:
         self.site = profile.site(random.Random(f"site {seed}"))
         self._random = random.Random(f"driver {seed}").random
         self._backoff_rng = random.Random(f"backoff {seed}")
+        self._most = most
         self._trace = trace
         self._events: list[tuple[float, int, Callable[[float, Any], None], Any]] = []
         self._count = 0
@@ -145,16 +148,17 @@ class Run:
 
     def run(self) -> Record:
         """Crawl to the end."""
-        events, end = self._events, self._end
+        events = self._events
         for crawler in self.crawlers:
             self._pump_all(crawler, 0.0)
         now = 0.0
         while events and self._unfinished > 0:
             now, _, handle, what = heapq.heappop(events)
-            if now > end:
+            if now > self._end:
                 break
             handle(now, what)
-        self.record.end = end if self.profile.pages is None else now
+        events.clear()  # they hold this run, and all that it has recorded
+        self.record.end = now if self._unfinished <= 0 else self._end
         self.record.shares = [crawler.served for crawler in self.crawlers]
         return self.record
 
@@ -169,7 +173,7 @@ class Run:
 
     def _pump(self, lane: Lane, now: float) -> None:
         """Send what the lane lets go now; ask again when it says."""
-        crawler, limiter = lane.crawler, lane.limiter
+        crawler, limiter, sent = lane.crawler, lane.limiter, self.record.sent
         while crawler.left >= 1 or crawler.retries:
             ready = limiter.ready_at(now)
             if ready > now:
@@ -186,7 +190,9 @@ class Run:
             if now < lane.told_until:
                 self.record.early += 1
             lane.in_flight += 1
-            self.record.sent.append(now)
+            sent.append(now)
+            if len(sent) >= self._most:
+                self._end = now
             flight = Flight(lane, limiter.sent(now), now, page)
             self._push(now + self._network(), self._arrive, flight)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.virtual.crawl import Run
 from benchmarks.virtual.profiles import Profile
-from benchmarks.virtual.sites import Site
+from benchmarks.virtual.sites import Site, first_change
 
 REACHED = 0.9
 """Share of a capacity that counts as having found it."""
@@ -32,7 +32,7 @@ class Figures:
     refusals: int
     refused_late: float
     """Share in the second half of the time."""
-    refusals_settled: int
+    refusals_settled: int | None
     """Count since the profile's ``settled``."""
     early: int
     """Requests sent before a pause that the site asked for was over."""
@@ -52,6 +52,8 @@ class Figures:
     lost: int
     """Pages given up."""
     served: int
+    seconds: float
+    """How long the crawl took, or was watched."""
 
 
 _LESS_IS_WORSE = {"goodput", "least_share", "served"}
@@ -64,7 +66,7 @@ class Truth:
         self._site = site
         self._production = profile.production
         self._ceiling = profile.ceiling * profile.lanes * profile.crawlers
-        produced = profile.production.changes if profile.production else ()
+        produced: Sequence[float] = profile.production.changes if profile.production else ()
         self.changes = sorted({*site.changes, *produced})
 
     def capacity(self, now: float) -> float:
@@ -87,42 +89,50 @@ class Truth:
         while high - low > 0.001:
             middle = (low + high) / 2
             low, high = (middle, high) if self.pages(middle) < pages else (low, middle)
-        return high + self._site.mean_latency
+        # Where the rate is the limit, the last page is still on its way when its turn has come.
+        paced = self._site.limits(0.0).rate < math.inf
+        return high + (self._site.mean_latency if paced else 0.0)
 
 
-def measure(run: Run) -> Figures:
-    """Figures of a run that has ended."""
+def measure(run: Run, attainable: float = 1.0) -> Figures:
+    """Figures of a run that has ended.
+
+    ``attainable``: share of the capacity that jitter leaves even to a client that knows it; what
+    counts as having found the capacity is that much less.
+    """
     profile, record, site = run.profile, run.record, run.site
     truth = Truth(profile, site)
-    half = record.end / 2
-    late_bad = len(record.refused) - bisect_left(record.refused, half)
-    first_late = bisect_left(record.accepted, half)
-    late_good = len(record.accepted) - first_late
-    served = len(record.accepted)
-    possible = truth.pages(record.end)
-    rises = list(_rises(truth, record.end))
-    falls = [at for at in truth.changes if 0 < truth.capacity(at) < truth.capacity(at - 1e-6)]
-    revivals = [at for at in rises if truth.capacity(at - 1e-6) == 0]
+    accepted, refused = record.accepted, record.refused
+    served, end = len(accepted), record.end
+    possible = truth.pages(end)
+    if profile.pages is None:
+        goodput = served / possible
+    else:
+        ours = accepted[-1] * profile.pages if served else math.inf
+        goodput = truth.time_for(served) * served / ours
+    first_late = bisect_left(accepted, end / 2)
+    bad_late = len(refused) - bisect_left(refused, end / 2)
+    ups, downs, revivals = _changes(truth, end)
+    reached = REACHED * attainable
     return Figures(
-        goodput=served / possible
-        if profile.pages is None
-        else _share(truth.time_for(served) * served, record.accepted[-1] * profile.pages)
-        if served
-        else 0.0,
-        refused=_share(len(record.refused), len(record.refused) + served),
-        refusals=len(record.refused),
-        refused_late=_share(late_bad, late_bad + late_good),
-        refusals_settled=len(record.refused) - bisect_left(record.refused, profile.settled),
+        goodput=goodput,
+        refused=_share(len(refused), served),
+        refusals=len(refused),
+        refused_late=_share(bad_late, served - first_late),
+        refusals_settled=len(refused) - bisect_left(refused, profile.settled)
+        if profile.settled
+        else None,
         early=record.early,
-        to_90=seconds_to_90(record.accepted, truth, 0.0),
-        up=max((seconds_to_90(record.accepted, truth, at) for at in rises), default=None),
-        down=max((seconds_to_fall(record.sent, truth, at) for at in falls), default=None),
+        to_90=seconds_to_reach(accepted, truth, reached),
+        up=max((seconds_to_reach(accepted, truth, reached, at) for at in ups), default=None),
+        down=max((seconds_to_fall(record.sent, truth, at, end) for at in downs), default=None),
         resumed=max((_next(record.sent, at) for at in revivals), default=None),
         latency=statistics.median(record.latencies[first_late:] or [math.inf])
         / unloaded_latency(site),
         least_share=min(record.shares) / possible if profile.crawlers > 1 else None,
         lost=record.lost,
         served=served,
+        seconds=end,
     )
 
 
@@ -131,16 +141,24 @@ def unloaded_latency(site: Site) -> float:
     return site.slow_seconds if site.slow > 0.5 else site.seconds
 
 
-def _rises(truth: Truth, end: float) -> Sequence[float]:
-    return [
-        at
-        for at in truth.changes
-        if 0 < at < end and truth.capacity(at) > truth.capacity(at - 1e-6)
-    ]
+def _changes(truth: Truth, end: float) -> tuple[list[float], list[float], list[float]]:
+    """When the capacity steps up; when down, but not to nothing; when up from nothing."""
+    ups, downs, revivals = [], [], []
+    for at in truth.changes:
+        before, after = truth.capacity(at - 1e-6), truth.capacity(at)
+        if not 0 < at < end:
+            continue
+        if after > before:
+            ups.append(at)
+            if before == 0:
+                revivals.append(at)
+        elif 0 < after < before:
+            downs.append(at)
+    return ups, downs, revivals
 
 
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0
+def _share(part: int, rest: int) -> float:
+    return part / (part + rest) if part else 0.0
 
 
 def _span(capacity: float) -> float:
@@ -148,22 +166,25 @@ def _span(capacity: float) -> float:
     return max(1.0, 10 / capacity)
 
 
-def seconds_to_90(accepted: Sequence[float], truth: Truth, since: float) -> float:
-    """When, counted from ``since``, the rate of late first came to 90 % of the capacity."""
+def seconds_to_reach(
+    accepted: Sequence[float], truth: Truth, share: float = REACHED, since: float = 0.0
+) -> float:
+    """When, counted from ``since``, the rate of late first came to that share of the capacity."""
     for i in range(bisect_right(accepted, since), len(accepted)):
         at = accepted[i]
         capacity = truth.capacity(at)
         if capacity <= 0:
             continue
         span = _span(capacity)
-        first = i + 1 - math.ceil(REACHED * capacity * span)
+        first = i + 1 - math.ceil(share * capacity * span)
         if first >= 0 and accepted[first] > at - span:
             return at - since
     return math.inf
 
 
-def seconds_to_fall(sent: Sequence[float], truth: Truth, since: float) -> float:
+def seconds_to_fall(sent: Sequence[float], truth: Truth, since: float, end: float) -> float:
     """From when, counted from ``since``, at most 1.1 × the capacity is sent."""
+    end = min(end, first_change(truth.changes, since))
     capacity = truth.capacity(since)
     span = _span(capacity)
     allowed = math.floor(OVER * capacity * span)
@@ -171,7 +192,7 @@ def seconds_to_fall(sent: Sequence[float], truth: Truth, since: float) -> float:
     while first + allowed < len(sent) and sent[first + allowed] < at + span:
         at = sent[first]
         first += 1
-    return at - since
+    return at - since if at + span <= end else math.inf
 
 
 def _next(times: Sequence[float], since: float) -> float:

@@ -2,64 +2,104 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from benchmarks.virtual.contenders import ORACLE, OURS, maker
+from benchmarks.virtual.contenders import COMPARISONS, ORACLE, OURS, maker
 from benchmarks.virtual.crawl import Run
 from benchmarks.virtual.figures import Figures, Truth, measure
 from benchmarks.virtual.profiles import Profile, profiles
-from benchmarks.virtual.sites import Bucket
+from benchmarks.virtual.sites import Bucket, Site
 
-SPARES = [i * 0.00025 for i in range(-4, 13)]
+SPARES = [i / 10_000 for i in range(-10, 31)]
 """Seconds beside 1/rate between two requests that the oracle tries: jitter is a few ms."""
 MOST_REFUSED = 0.005
-ENOUGH = 2000
+ENOUGH = 6000
 """Requests that tell one pace from another."""
+HAMMERED = 30_000
+"""Requests after which a comparison is stopped, or twice what a perfect client would have sent."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What `best_pace` found: seconds beside 1/rate, and the goodput that it leaves."""
+
+    spare: float = 0.0
+    goodput: float = 1.0
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run; ``spare``: what `spare_of` found, for the oracle."""
+    """One run."""
 
     profile: str
     contender: str
     seed: int
-    spare: float = 0.0
+    pace: Pace = Pace()
+    recorded: bool = False
 
 
-def run_job(job: Job, trace: Callable[[str], object] | None = None) -> Figures:
+def start(job: Job, trace: Callable[[str], object] | None = None) -> Run:
     """Run it."""
-    run = Run(profiles()[job.profile], maker(job.contender, job.spare), job.seed, trace=trace)
+    profile = profiles()[job.profile]
+    most = max(HAMMERED, 2 * _pages(profile)) if job.contender in COMPARISONS else math.inf
+    run = Run(
+        profile,
+        maker(job.contender, job.pace.spare),
+        job.seed,
+        most=most,
+        recorded=job.recorded,
+        trace=trace,
+    )
     run.run()
-    return measure(run)
+    return run
+
+
+def figures_of(job: Job) -> Figures:
+    """Run it and measure."""
+    return measure(start(job), job.pace.goodput)
 
 
 def cost(job: Job) -> float:
     """About how long it takes, in no unit."""
-    profile = profiles()[job.profile]
-    pages = profile.pages or Truth(profile, profile.site(random.Random(0))).pages(profile.seconds)
-    return pages * (3 if job.contender == OURS else 1)
+    return _pages(profiles()[job.profile]) * (3 if job.contender == OURS else 1)
 
 
-def wants_spare(profile: Profile) -> bool:
+def _pages(profile: Profile) -> float:
+    return profile.pages or Truth(profile, _site(profile)).pages(profile.seconds)
+
+
+def _site(profile: Profile) -> Site:
+    return profile.site(random.Random(0))
+
+
+def wants_pace(profile: Profile) -> bool:
     """Whether jitter keeps even the oracle from the full rate: a bucket without a burst."""
-    site = profile.site(random.Random(0))
+    site = _site(profile)
     return isinstance(site, Bucket) and min(map(site.burst, [0.0, *site.changes])) < 2
 
 
-def spare_of(name: str) -> float:
-    """The spacing with which the oracle gets most with at most 0.5 % refused."""
-    profile = profiles()[name]
-    rate = profile.site(random.Random(0)).limits(0.0).rate
-    if profile.crawlers * profile.lanes == 1 and not profile.site(random.Random(0)).changes:
-        profile = replace(profile, seconds=min(profile.seconds, ENOUGH / rate))
+def best_pace(name: str) -> Pace:
+    """The fastest pace with at most 0.5 % refused; with none, where each costs a pause."""
+    profile, site = profiles()[name], _site(profiles()[name])
+    if not site.changes:
+        profile = replace(profile, seconds=min(profile.seconds, ENOUGH / site.capacity(0, 1e9)))
+    most_refused = 0.0 if isinstance(site, Bucket) and site.ban else MOST_REFUSED
 
-    def merit(spare: float) -> tuple[float, float]:
+    def attempt(spare: float) -> Figures:
         run = Run(profile, maker(ORACLE, spare), seed=0)
         run.run()
-        figures = measure(run)
-        return min(0.0, MOST_REFUSED - figures.refused), figures.goodput
+        return measure(run)
 
-    return max(SPARES, key=merit)
+    low, high = 0, len(SPARES) - 1
+    best = attempt(SPARES[high])
+    while low < high:
+        middle = (low + high) // 2
+        figures = attempt(SPARES[middle])
+        if figures.refused <= most_refused:
+            high, best = middle, figures
+        else:
+            low = middle + 1
+    return Pace(SPARES[high], min(1.0, best.goodput))

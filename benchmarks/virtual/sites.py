@@ -59,7 +59,8 @@ class Steps:
 class Site:
     """Takes everything, as many at once as a client sends.
 
-    ``seconds``: mean latency; of the share ``slow`` of all answers it is ``slow_seconds``.
+    ``seconds``: mean latency; of the share ``slow`` of all answers it is ``slow_seconds``. That
+    share is kept in every twenty answers, so that luck with slow ones does not hide the limiter.
     """
 
     changes: Sequence[float] = ()
@@ -79,6 +80,7 @@ class Site:
         self.seconds = seconds
         self.slow = slow
         self.slow_seconds = slow_seconds
+        self._shuffled: list[float] = []
 
     @property
     def mean_latency(self) -> float:
@@ -106,9 +108,15 @@ class Site:
 
     def latency(self) -> float:
         """Seconds that one answer takes, without the network: give or take a tenth."""
-        random_ = self.rng.random
-        seconds = self.slow_seconds if self.slow and random_() < self.slow else self.seconds
-        return seconds * (0.9 + 0.2 * random_()) - 2 * NETWORK
+        seconds = self._slow_or_not() if self.slow else self.seconds
+        return seconds * (0.9 + 0.2 * self.rng.random()) - 2 * NETWORK
+
+    def _slow_or_not(self) -> float:
+        if not self._shuffled:
+            slow = round(20 * self.slow)
+            self._shuffled = [self.slow_seconds] * slow + [self.seconds] * (20 - slow)
+            self.rng.shuffle(self._shuffled)
+        return self._shuffled.pop()
 
     def refuse(self, verdict: Verdict) -> Answer:
         """Refuse one request."""

@@ -7,7 +7,7 @@ the worst of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 NEVER = {"early", "lost", "refusals_settled"}
 """Figures that are judged on the worst run."""
 SHARES = {"goodput", "refused", "refused_late", "least_share"}
+"""Figures that are told as percentages."""
 BETTER_GOODPUT = 0.005
 BETTER_REFUSED = 0.0005
 """By how much a comparison has to be better to count as better."""
@@ -25,15 +26,15 @@ BETTER_REFUSED = 0.0005
 class Bar(Protocol):
     """What a row must reach."""
 
-    def kept(self, row: Row, oracle: Row | None) -> bool:
-        """Whether it does. ``oracle``: the row of one that knows the site, if it has run."""
-
-    def told(self, row: Row, oracle: Row | None) -> str:
-        """The bar and the figure in words."""
-
     @property
     def needs_oracle(self) -> bool:
-        """Whether it cannot be judged without."""
+        """Whether it cannot be judged without the oracle's row."""
+
+    def kept(self, row: Row, oracle: Row | None) -> bool:
+        """Whether the row does."""
+
+    def told(self, row: Row, oracle: Row | None) -> str:
+        """Figure and bar, as a comparison that is true."""
 
 
 def _figure(row: Row, name: str) -> float:
@@ -42,9 +43,9 @@ def _figure(row: Row, name: str) -> float:
 
 
 def _text(name: str, value: float) -> str:
-    if name in SHARES:
-        return f"{100 * value:.2f} %"
-    return "never" if value == math.inf else f"{value:.4g}"
+    if math.isinf(value):
+        return "never"
+    return f"{100 * value:.4g} %" if name in SHARES else f"{value:.4g}"
 
 
 @dataclass(frozen=True)
@@ -59,18 +60,19 @@ class AtLeast:
     def needs_oracle(self) -> bool:
         return self.of_oracle
 
-    def _bar(self, oracle: Row | None) -> float:
+    def _least(self, oracle: Row | None) -> float:
         if not self.of_oracle:
             return self.bar
         return self.bar * _figure(oracle, self.name) if oracle else math.nan
 
     def kept(self, row: Row, oracle: Row | None) -> bool:
-        return _figure(row, self.name) >= self._bar(oracle)
+        return _figure(row, self.name) >= self._least(oracle)
 
     def told(self, row: Row, oracle: Row | None) -> str:
-        figure, bar = _text(self.name, _figure(row, self.name)), self._bar(oracle)
-        of = f" ({self.bar:g} of oracle)" if self.of_oracle else ""
-        return f"{self.name} {figure}, at least {_text(self.name, bar)}{of}"
+        least = _text(self.name, self._least(oracle))
+        sign = "≥" if self.kept(row, oracle) else "<"
+        of_oracle = f" ({self.bar:g} of the oracle's)" if self.of_oracle else ""
+        return f"{self.name} {_text(self.name, _figure(row, self.name))} {sign} {least}{of_oracle}"
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,9 @@ class AtMost:
         return _figure(row, self.name) <= self.bar
 
     def told(self, row: Row, oracle: Row | None) -> str:
+        sign = "≤" if self.kept(row, oracle) else ">"
         figure = _text(self.name, _figure(row, self.name))
-        return f"{self.name} {figure}, at most {_text(self.name, self.bar)}"
+        return f"{self.name} {figure} {sign} {_text(self.name, self.bar)}"
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,11 @@ class Either:
         return self.one.kept(row, oracle) or self.other.kept(row, oracle)
 
     def told(self, row: Row, oracle: Row | None) -> str:
-        return f"{self.one.told(row, oracle)}; or {self.other.told(row, oracle)}"
+        one, other = (bar.kept(row, oracle) for bar in (self.one, self.other))
+        if one or not other:
+            text = self.one.told(row, oracle)
+            return text if one else f"{text} and {self.other.told(row, oracle)}"
+        return self.other.told(row, oracle)
 
 
 @dataclass(frozen=True)
@@ -114,10 +121,6 @@ class Verdict:
     profile: str
     text: str
     kept: bool
-
-
-Rows = Mapping[str, Mapping[str, "Row"]]
-"""Profile to contender to row."""
 
 
 def judge(profile: str, bars: Iterable[Bar], ours: Row, oracle: Row | None) -> Iterator[Verdict]:
@@ -130,30 +133,20 @@ def rivals(ours: Row, others: Iterable[Row]) -> tuple[list[Verdict], list[str]]:
     """Which comparisons beat ours: in goodput and refusals both, which is a bar, and in one."""
     both: list[Verdict] = []
     one: list[str] = []
+    mine = ours.median
     for row in others:
-        more = row.median.goodput - ours.median.goodput
-        fewer = ours.median.refused - row.median.refused
-        text = (
-            f"{row.contender}: goodput {100 * row.median.goodput:.1f} % "
-            f"(ours {100 * ours.median.goodput:.1f} %), refused {100 * row.median.refused:.2f} % "
-            f"(ours {100 * ours.median.refused:.2f} %)"
-        )
-        if more > BETTER_GOODPUT and fewer > BETTER_REFUSED:
-            both.append(Verdict(ours.profile, f"beaten by {text}", kept=False))
-        elif more > BETTER_GOODPUT or fewer > BETTER_REFUSED:
-            one.append(text)
+        its = row.median
+        more = its.goodput - mine.goodput > BETTER_GOODPUT
+        fewer = mine.refused - its.refused > BETTER_REFUSED
+        goodput, refused = f"{its.goodput:.1%}", f"{its.refused:.2%}"
+        if more and fewer:
+            text = (
+                f"{row.contender} is better in both: goodput {goodput} > {mine.goodput:.1%}, "
+                f"refused {refused} < {mine.refused:.2%}"
+            )
+            both.append(Verdict(ours.profile, text, kept=False))
+        elif more:
+            one.append(f"{row.contender} goodput {goodput} ({refused})")
+        elif fewer:
+            one.append(f"{row.contender} refusals {refused} ({goodput})")
     return both, one
-
-
-def lines(verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """Compact: one line a profile that keeps all, one for each bar that is missed."""
-    by_profile: dict[str, list[Verdict]] = {}
-    for verdict in verdicts:
-        by_profile.setdefault(verdict.profile, []).append(verdict)
-    for profile, some in by_profile.items():
-        missed = [verdict for verdict in some if not verdict.kept]
-        kept = "; ".join(verdict.text for verdict in some if verdict.kept)
-        if kept:
-            yield f"kept    {profile:28} {kept}"
-        for verdict in missed:
-            yield f"MISSED  {profile:28} {verdict.text}"

@@ -17,6 +17,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -71,8 +72,10 @@ def each(work: Callable[[T], R], todo: list[T], jobs: int) -> list[R]:
     """Work on all, in so many processes; results in the order of ``todo``."""
     if jobs == 1 or len(todo) < 2:
         return [work(one) for one in todo]
-    with multiprocessing.Pool(min(jobs, len(todo))) as pool:
-        return pool.map(work, todo, chunksize=1)
+    # Spawned, not forked, so that it goes alike on all systems.
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(jobs, len(todo)), mp_context=spawn) as pool:
+        return list(pool.map(work, todo))
 
 
 def trace(chosen: list[Profile], contenders: list[str], seeds: int) -> None:

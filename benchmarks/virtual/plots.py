@@ -46,6 +46,8 @@ _STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "lines.linewidth": 1.4,
 }
+_ABOVE: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.0, 0.97), "borderpad": 0.0}
+"""Where a legend hides nothing."""
 
 
 def draw_job(what: tuple[Job, Path]) -> Path:
@@ -69,7 +71,7 @@ def draw(run: Run, title: str, path: Path) -> None:
         )
         rates.set_title(title, loc="left", fontweight="bold")
         _draw_rates(rates, run, truth, edges)
-        _draw_limits(limits, run)
+        _draw_limits(limits, run, 2 * max(map(truth.capacity, [0.0, *truth.changes])))
         counts = _counts(record.refused, edges)
         refusals.bar(edges[:-1], counts, width=width, align="edge", color=REFUSED)
         refusals.set_ylabel(f"bad answers\nin {width:g} s")
@@ -117,10 +119,11 @@ def _draw_rates(axes: Axes, run: Run, truth: Truth, edges: Sequence[float]) -> N
     axes.set_ylabel("requests per second")
     # A hammering limiter must not squeeze the rest to the ground.
     axes.set_ylim(0, 1.6 * max(capacity))
-    axes.legend(loc="lower right", ncols=3)
+    axes.legend(**_ABOVE, ncols=3)
 
 
-def _draw_limits(axes: Axes, run: Run) -> None:
+def _draw_limits(axes: Axes, run: Run, most: float) -> None:
+    """Concurrency and rate, the latter up to ``most``."""
     samples = run.record.limits
     times = [at for at, _, _ in samples]
     at_once = [concurrency for _, concurrency, _ in samples]
@@ -132,8 +135,8 @@ def _draw_limits(axes: Axes, run: Run) -> None:
     other.spines["right"].set_visible(True)
     rates = [rate if rate < math.inf else math.nan for _, _, rate in samples]
     other.step(times, rates, where="post", color=RATE, label="per second (r)")
-    known = sorted(rate for rate in rates if not math.isnan(rate))
-    other.set_ylim(0, 1.2 * known[int(0.98 * (len(known) - 1))] if known else 1)
-    other.set_ylabel("r" if known else "r (none yet)")
+    known = [rate for rate in rates if not math.isnan(rate)]
+    other.set_ylim(0, min(most, 1.2 * max(known)) if known else most)
+    other.set_ylabel("r" if known else "r (none)")
     lines = [*axes.get_lines(), *other.get_lines()]
-    axes.legend(lines, [str(line.get_label()) for line in lines], loc="lower right", ncols=2)
+    axes.legend(lines, [str(line.get_label()) for line in lines], **_ABOVE, ncols=2)

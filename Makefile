@@ -7,7 +7,7 @@ WORKERS ?= 3
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test lint format bench bench-sim clean
 
 demo: $(VENV)/.installed ## crawl a flaky site twice, without and with the add-on
 	@$(BIN)/python example_project/demo.py
@@ -26,6 +26,9 @@ format: $(VENV)/.tested
 
 bench: $(VENV)/.installed ## real crawls beside stock Scrapy, one table
 	$(BIN)/python -m benchmarks.crawl
+
+bench-sim: $(VENV)/.installed ## the limiter in virtual time, beside others, and its bars
+	$(BIN)/python -m benchmarks.simulate
 
 # Made anew whenever setup.cfg changes.
 $(VENV)/.installed: setup.cfg

@@ -49,6 +49,7 @@ def simulate(
                 count = seeds if name == OURS else min(seeds, COMPARISON_SEEDS)
                 pace = paces.get(profile.name, Pace())
                 todo += [Job(profile.name, name, seed, pace) for seed in range(count)]
+    print(f"{len(todo)} runs with {jobs} jobs", file=sys.stderr)
     # The longest first, so that none is left over at the end.
     todo.sort(key=cost, reverse=True)
     done = dict(zip(todo, each(figures_of, todo, jobs), strict=True))
@@ -136,7 +137,7 @@ def main() -> int:
         print("\n".join(table(rows)), LEGEND, sep="\n\n")
         print(f"Seeds: {args.seeds} of ours, at most {COMPARISON_SEEDS} of the others.\n")
         print("\n".join(conclusion(told, better)))
-    print(f"{time.monotonic() - began:.0f} s with {args.jobs} jobs", file=sys.stderr)
+    print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
     if args.plots:
         draw(chosen, args.contender or [OURS], args.jobs, args.plots)
     missed = not all(verdict.kept for verdict in told)

@@ -206,9 +206,18 @@ class Row:
 
     profile: str
     contender: str
-    seeds: int
+    runs: tuple[Figures, ...]
+    """In the order of the seeds."""
     median: Figures
     worst: Figures
+
+    def of_first(self, seeds: int) -> Row:
+        """The row that so many seeds would have given."""
+        return (
+            self
+            if seeds >= len(self.runs)
+            else summary(self.profile, self.contender, self.runs[:seeds])
+        )
 
 
 def summary(profile: str, contender: str, runs: Sequence[Figures]) -> Row:
@@ -221,7 +230,7 @@ def summary(profile: str, contender: str, runs: Sequence[Figures]) -> Row:
         medians[name] = statistics.median(values) if values else None
         pick = min if name in _LESS_IS_WORSE else max
         worst[name] = pick(values, default=None)
-    return Row(profile, contender, len(runs), Figures(**medians), Figures(**worst))
+    return Row(profile, contender, tuple(runs), Figures(**medians), Figures(**worst))
 
 
 def as_json(figures: Figures) -> dict[str, float | None]:

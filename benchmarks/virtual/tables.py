@@ -94,7 +94,7 @@ def document(
             {
                 "profile": row.profile,
                 "contender": row.contender,
-                "seeds": row.seeds,
+                "seeds": len(row.runs),
                 "median": as_json(row.median),
                 "worst": as_json(row.worst),
             }

@@ -130,12 +130,14 @@ def judge(profile: str, bars: Iterable[Bar], ours: Row, oracle: Row | None) -> I
 
 
 def rivals(ours: Row, others: Iterable[Row]) -> tuple[list[Verdict], list[str]]:
-    """Which comparisons beat ours: in goodput and refusals both, which is a bar, and in one."""
+    """Which comparisons beat ours: in goodput and refusals both, which is a bar, and in one.
+
+    On the seeds that both have run, so that luck is the same for both.
+    """
     both: list[Verdict] = []
     one: list[str] = []
-    mine = ours.median
     for row in others:
-        its = row.median
+        mine, its = ours.of_first(len(row.runs)).median, row.median
         more = its.goodput - mine.goodput > BETTER_GOODPUT
         fewer = mine.refused - its.refused > BETTER_REFUSED
         goodput, refused = f"{its.goodput:.1%}", f"{its.refused:.2%}"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.virtual.figures import Figures, Row
+from benchmarks.virtual.figures import Figures, Row, summary
 from benchmarks.virtual.profiles import profiles
 from benchmarks.virtual.tables import conclusion, document, table
 from benchmarks.virtual.verdicts import AtLeast, AtMost, Bar, Either, judge, rivals
@@ -34,7 +34,7 @@ FIGURES = Figures(
 
 def row(contender: str = "ours", worst: dict[str, Any] | None = None, **changes: Any) -> Row:
     figures = replace(FIGURES, **changes)
-    return Row("site", contender, 3, figures, replace(figures, **(worst or {})))
+    return Row("site", contender, (figures,), figures, replace(figures, **(worst or {})))
 
 
 def kept(bar: Bar, ours: Row, oracle: Row | None = None) -> bool:
@@ -97,6 +97,12 @@ def test_a_comparison_that_is_better_in_both_is_a_miss(
     both, one = rivals(row(), [row("aimd", goodput=goodput, refused=refused)])
     assert (bool(both), bool(one)) == (in_both, in_one)
     assert not any(verdict.kept for verdict in both)
+
+
+def test_a_comparison_with_fewer_seeds_is_compared_on_those() -> None:
+    runs = [replace(FIGURES, goodput=goodput) for goodput in (0.99, 0.5, 0.5)]
+    ours = summary("site", "ours", runs)
+    assert rivals(ours, [row("aimd", goodput=0.99, refused=0.0)])[0] == []
 
 
 def test_bars_name_figures_that_exist() -> None:

@@ -23,7 +23,16 @@ from typing import TypeVar
 
 from benchmarks.virtual.contenders import NAMES, ORACLE, OURS
 from benchmarks.virtual.figures import Row, summary
-from benchmarks.virtual.jobs import Job, Pace, best_pace, cost, figures_of, start, wants_pace
+from benchmarks.virtual.jobs import (
+    HAMMERED,
+    Job,
+    Pace,
+    best_pace,
+    cost,
+    figures_of,
+    start,
+    wants_pace,
+)
 from benchmarks.virtual.profiles import Profile, profiles
 from benchmarks.virtual.tables import LEGEND, conclusion, document, table, verdicts
 
@@ -135,7 +144,10 @@ def main() -> int:
         if args.json:
             Path(args.json).write_text(figures + "\n", encoding="utf-8")
         print("\n".join(table(rows)), LEGEND, sep="\n\n")
-        print(f"Seeds: {args.seeds} of ours, at most {COMPARISON_SEEDS} of the others.\n")
+        print(
+            f"Seeds: {args.seeds} of ours, at most {COMPARISON_SEEDS} of the others. Comparisons "
+            f"stop after {HAMMERED} requests,\nor twice a perfect client's if that is more.\n"
+        )
         print("\n".join(conclusion(told, better)))
     print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
     if args.plots:

@@ -36,8 +36,9 @@ class Figures:
     """Count since the profile's ``settled``."""
     early: int
     """Requests sent before a pause that the site asked for was over."""
-    to_90: float
-    """Until the rate of a second (or ten requests) had first reached 90 % of the capacity."""
+    to_90: float | None
+    """Until the rate of a second (or ten requests) had first reached 90 % of the capacity. None
+    for a crawl of too few pages to show."""
     up: float | None
     """The same after a step up, counted from it; the slowest."""
     down: float | None
@@ -114,6 +115,11 @@ def measure(run: Run, attainable: float = 1.0) -> Figures:
     bad_late = len(refused) - bisect_left(refused, end / 2)
     ups, downs, revivals = _changes(truth, end)
     reached = REACHED * attainable
+    capacity = truth.capacity(end)
+    if profile.pages is not None and profile.pages < reached * capacity * _span(capacity):
+        ups, to_90 = [], None
+    else:
+        to_90 = seconds_to_reach(accepted, truth, reached)
     return Figures(
         goodput=goodput,
         refused=_share(len(refused), served),
@@ -123,7 +129,7 @@ def measure(run: Run, attainable: float = 1.0) -> Figures:
         if profile.settled
         else None,
         early=record.early,
-        to_90=seconds_to_reach(accepted, truth, reached),
+        to_90=to_90,
         up=max((seconds_to_reach(accepted, truth, reached, at) for at in ups), default=None),
         down=max((seconds_to_fall(record.sent, truth, at, end) for at in downs), default=None),
         resumed=max((_next(record.sent, at) for at in revivals), default=None),
@@ -163,7 +169,7 @@ def _share(part: int, rest: int) -> float:
 
 def _span(capacity: float) -> float:
     """Seconds over which a rate is taken: one, or ten requests."""
-    return max(1.0, 10 / capacity)
+    return max(1.0, 10 / capacity) if capacity > 0 else 1.0
 
 
 def seconds_to_reach(

@@ -96,7 +96,11 @@ class Site:
         return Limits()
 
     def capacity(self, now: float, ceiling: float) -> float:
-        """Pages per second that a perfect client with at most ``ceiling`` at once would get."""
+        """Pages per second that a perfect client with at most ``ceiling`` at once would get.
+
+        One that is never refused: who floods a site can have a little more, since a place is
+        free again while the answer is still on its way.
+        """
         limits = self.limits(now)
         return min(limits.rate, min(limits.at_once, ceiling) / self.mean_latency)
 

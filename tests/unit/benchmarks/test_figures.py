@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.virtual.contenders import OURS, maker
+from benchmarks.virtual.contenders import ORACLE, OURS, maker
 from benchmarks.virtual.crawl import Run
 from benchmarks.virtual.figures import (
     Truth,
@@ -64,6 +64,13 @@ def test_the_time_of_a_perfect_client() -> None:
     assert perfect.pages(10) == pytest.approx(104)
     # A bucket of five lets four go beside the rate, and the last answer takes its time.
     assert perfect.time_for(104) == pytest.approx(10.1, abs=0.01)
+
+
+def test_too_few_pages_show_no_capacity() -> None:
+    for pages, applies in ((60, False), (120, True)):
+        crawl = Run(Profile("", at_once(10), pages=pages), maker(ORACLE), 0)
+        crawl.run()
+        assert (measure(crawl).to_90 is not None) is applies
 
 
 def test_medians_and_worst_of_the_seeds() -> None:

@@ -67,6 +67,8 @@ class HostBehaviour:
         """Decide about a request for *target* (path and query) that arrives *now*."""
         rule = self._profile.rule_at(now)
         early = self._is_early(now)
+        if self._fault(rule, target, now, lost=True) is not None:
+            return Decision("stalled", 0.0, takes_place=False, early=early)
         banned = now < self._ban_until
         wait = None if banned else self._over_limit(rule, now)
         if banned or wait is not None:
@@ -143,7 +145,7 @@ class HostBehaviour:
         )
 
     def _answer(self, rule: Rule, target: str, now: float, early: bool) -> Decision:
-        fault = self._fault(rule, target, now)
+        fault = self._fault(rule, target, now, lost=False)
         seconds = self._latency(rule.latency)
         if fault is not None and fault.latency is not None:
             seconds = fault.latency
@@ -166,8 +168,11 @@ class HostBehaviour:
             early=early,
         )
 
-    def _fault(self, rule: Rule, target: str, now: float) -> Fault | None:
+    def _fault(self, rule: Rule, target: str, now: float, *, lost: bool) -> Fault | None:
+        """The fault that befalls a request; *lost*: on its way, else at the site."""
         for number, fault in enumerate(rule.faults):
+            if lost is not (fault.stall == "lost"):
+                continue
             if not fault.start <= now < fault.until or not fault.matches(target):
                 continue
             if fault.share < 1.0 and self._rng.random() >= fault.share:

@@ -35,7 +35,7 @@ A FAULT says to whom it happens and what happens::
     "latency": 3                        // seconds, instead of the rule's
     "challenge": true                   // a page that asks for proof of being human, status 403
     "drop": true                        // the connection is cut; "within": amid the body
-    "stall": true                       // no answer ever
+    "stall": true                       // no answer ever; "lost": nor does any limit count it
     "cut_gzip": true                    // the right page, its gzip stream cut in half
 
 Some faults that sites have: 5 % random 503s ``{"share": 0.05, "status": 503}``; down for two
@@ -91,7 +91,7 @@ class Fault:
     latency: float | None = None
     challenge: bool = False
     drop: bool | str = False
-    stall: bool = False
+    stall: bool | str = False
     cut_gzip: bool = False
     pattern: re.Pattern[str] = field(default=re.compile(""), repr=False)
 
@@ -204,6 +204,8 @@ def _fault(data: Mapping[str, Any]) -> Fault:
         raise ValueError('"per" of a fault is "path" or "host"')
     if values.get("drop", False) not in {True, False, "within"}:
         raise ValueError('"drop" of a fault is true, false or "within"')
+    if values.get("stall", False) not in {True, False, "lost"}:
+        raise ValueError('"stall" of a fault is true, false or "lost"')
     values["pattern"] = re.compile(fnmatch.translate(values.get("match", "*")))
     return Fault(**values)
 

@@ -112,6 +112,14 @@ def test_slow_answers_have_their_share() -> None:
     assert 200 < delays.count(2) < 300
 
 
+def test_what_is_lost_on_its_way_is_not_counted_by_any_limit() -> None:
+    hole = {"stall": "lost", "from": 1, "until": 2}
+    behaviour = host(max_at_once=1, rate=1, burst=1, faults=[hole])
+    assert kinds(behaviour, 1.0, 1.0, 1.9) == ["stalled"] * 3
+    assert behaviour.in_flight == 0
+    assert kinds(behaviour, 2.0, 2.0) == ["page", "refused"]
+
+
 # Bans and early hits
 
 

@@ -6,7 +6,8 @@ Each crawl is a process of its own against a site of its own, one after the othe
 stock crawl that knows the site's limit and is fixed at it; where the limit changes over time, its
 time is computed. All of a row's contenders ask for the same pages. Goodput is what the site saw:
 different pages served, from the first request to the last page. Stock crawls are stopped when a
-perfect client would be done, or after 30 s; the pages they had by then are marked with a ``*``.
+perfect client would be done, or earlier, since their pace shows soon; so is the oracle. What was
+stopped has a ``*`` behind its pages. Latency is the median of the pages served.
 
 With --quick, each crawl asks for a fifth of the pages; such figures show that it works, no more.
 """
@@ -17,12 +18,13 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.memory import FEW, MANY, MemoryLine, measure_memory, seconds
+from benchmarks.cpu import PAGES, PAIRS, Pair, cpu_verdicts, measure_pairs
+from benchmarks.memory import MANY, MemoryLine, measure_memory, memory_verdicts, seconds
 from benchmarks.profiles import (
     CONTENDERS,
     ORACLE,
@@ -31,39 +33,18 @@ from benchmarks.profiles import (
     OURS_UNHINDERED,
     QUICK,
     Row,
-    rows,
 )
+from benchmarks.rows import rows
 from benchmarks.running import Measured, crawl, elapsed, measure
+from benchmarks.verdicts import Verdict, verdicts_of
 
 MEMORY = "memory"
-MOST_REFUSED = 0.05
-LEAST_GOODPUT = 0.85
-LEAST_REST = 0.9
-"""Of our pace without 503s, for pages that no random 503 met: 5 % of the places are not theirs."""
-MOST_SLOWED = 1.1
-MOST_MEMORY = 1.15
-LEAST_PAGES = 0.99
-"""Of stock's pages in the memory row: both are bound by the sites, so they differ by chance."""
-LONGEST_BASELINE = 30.0
-"""Seconds for a stock crawl that may be slow without end; also cut when the oracle is done."""
+CPU = "cpu"
 HEADER = (
     f"{'site':<26} {'contender':<22} {'pages':>12} {'pages/s':>8} {'of oracle':>9}"
-    f" {'refused':>8} {'2nd half':>8} {'early':>6} {'seconds':>8}"
+    f" {'refused':>8} {'2nd half':>8} {'early':>6} {'latency':>8} {'seconds':>8}"
 )
 Results = dict[str, dict[str, Measured]]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether ours keeps one of its promises, and by which figure."""
-
-    row: str
-    bar: str
-    figure: str
-    passed: bool
-
-    def __str__(self) -> str:
-        return f"{'PASS' if self.passed else 'FAIL'}  {self.row:<26} {self.bar}: {self.figure}"
 
 
 def computed(row: Row) -> Measured:
@@ -75,18 +56,21 @@ def computed(row: Row) -> Measured:
 def contend(row: Row, name: str) -> Measured:
     """Run the crawl of one contender on the site of *row*."""
     hosts, changes = row.hosts, dict[str, Any]()
-    patience = min(row.ideal + 3.0, LONGEST_BASELINE)
+    patience = 3 * row.ideal + 60.0
     if name == ORACLE:
         if row.oracle is None:
             return computed(row)
-        settings, hosts, changes = row.oracle, row.good_hosts, dict(row.oracle_rule)
+        settings, hosts = row.oracle, row.good_hosts
+        patience = min(patience, row.oracle_seconds)
     elif name == OURS_UNHINDERED:
-        settings, hosts, changes = OURS_SETTINGS, row.good_hosts, dict(row.oracle_rule)
+        settings, hosts, changes = OURS_SETTINGS, row.good_hosts, dict(row.calm)
     else:
         settings = CONTENDERS[name]
-    if name in {ORACLE, OURS, OURS_UNHINDERED}:
-        patience = 3 * row.ideal + 60.0
-    result = crawl(hosts, {**settings, **row.settings}, seconds=patience, changes=changes)
+        if name != OURS:
+            patience = min(row.ideal + 3.0, row.baseline)
+    result = crawl(
+        hosts, {**settings, **row.settings}, seconds=patience, changes=changes, args=row.args
+    )
     return measure(result, hosts, row.good_hosts, row.latency)
 
 
@@ -96,60 +80,9 @@ def line(row: Row, name: str, it: Measured, oracle: Measured | None) -> str:
     pages = f"{it.pages}{'*' if it.stopped else ''}/{it.wanted}"
     return (
         f"{row.title:<26} {name:<22} {pages:>12} {it.goodput:>8.1f} {share:>9}"
-        f" {it.refused:>8.1%} {it.refused_later:>8.1%} {it.early:>6} {it.seconds:>8.1f}"
+        f" {it.refused:>8.1%} {it.refused_later:>8.1%} {it.early:>6}"
+        f" {it.latency or row.latency:>8.2f} {it.seconds:>8.1f}"
     )
-
-
-def verdicts_of(row: Row, found: Mapping[str, Measured]) -> Iterator[Verdict]:
-    """Judge ours on *row*."""
-    ours, oracle = found.get(OURS), found.get(ORACLE)
-    if ours is None:
-        return
-
-    def verdict(bar: str, figure: str, passed: bool) -> Verdict:
-        return Verdict(row.title, bar, figure, passed)
-
-    yield verdict("every page", f"{ours.pages} of {ours.wanted}", ours.pages == ours.wanted)
-    yield verdict("no early hit", str(ours.early), ours.early == 0)
-    yield verdict(
-        f"refused at most {MOST_REFUSED:.0%}", f"{ours.refused:.1%}", ours.refused <= MOST_REFUSED
-    )
-    yield verdict("the audit balances", f"{ours.missing} missing", ours.missing == 0)
-    if oracle is None:
-        return
-    share = ours.goodput / oracle.goodput
-    yield verdict(
-        f"goodput at least {LEAST_GOODPUT} of the oracle", f"{share:.2f}", share >= LEAST_GOODPUT
-    )
-    if OURS_UNHINDERED not in found:
-        return
-    unhindered = found[OURS_UNHINDERED]
-    if row.oracle_rule:
-        share = ours.rest / unhindered.goodput
-        yield verdict(
-            f"pages without a 503 at {LEAST_REST} of our pace without any",
-            f"{share:.2f}",
-            share >= LEAST_REST,
-        )
-    else:
-        slowed = ours.seconds / unhindered.seconds
-        yield verdict(
-            f"good hosts within {MOST_SLOWED} of a run without the stalled one",
-            f"{slowed:.2f}",
-            slowed <= MOST_SLOWED,
-        )
-
-
-def memory_verdicts(few: MemoryLine, many: MemoryLine, stock: MemoryLine) -> Iterator[Verdict]:
-    """Judge ours on the memory row."""
-    ratio = many.peak_rss / few.peak_rss
-    bar = f"peak RSS at most {MOST_MEMORY} of that with {FEW}"
-    yield Verdict(f"{MANY} requests", bar, f"{ratio:.2f}", ratio <= MOST_MEMORY)
-    bar = f"at least {LEAST_PAGES} of the pages of stock with {FEW} waiting"
-    figure = f"{many.pages} to {stock.pages}"
-    yield Verdict(f"{MANY} requests", bar, figure, many.pages >= LEAST_PAGES * stock.pages)
-    missing = many.missing
-    yield Verdict(f"{MANY} requests", "the audit balances", f"{missing} missing", missing == 0)
 
 
 def run_rows(wanted: Collection[Row], names: Collection[str]) -> tuple[Results, list[Verdict]]:
@@ -160,7 +93,7 @@ def run_rows(wanted: Collection[Row], names: Collection[str]) -> tuple[Results, 
         print(HEADER, "-" * len(HEADER), sep="\n", flush=True)
     for row in wanted:
         found = results[row.name] = {}
-        order = [ORACLE, *CONTENDERS]
+        order = [ORACLE, *row.baselines, OURS]
         if row.has_trouble:
             order.append(OURS_UNHINDERED)
         for name in order:
@@ -175,25 +108,32 @@ def run_rows(wanted: Collection[Row], names: Collection[str]) -> tuple[Results, 
 
 def main() -> int:
     """Run the benchmark; the exit code says whether it could be run, not who won."""
-    known = [row.name for row in rows()]
+    known = [*(row.name for row in rows()), CPU, MEMORY]
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.crawl", description="Real crawls beside stock Scrapy."
     )
-    parser.add_argument("--only", action="append", choices=[*known, MEMORY], metavar="ROW")
+    parser.add_argument("--only", action="append", choices=known, metavar="ROW")
     names = [ORACLE, *CONTENDERS]
     parser.add_argument("--contenders", action="append", choices=names, metavar="NAME")
     parser.add_argument("--quick", action="store_true", help=f"1/{QUICK} of the pages")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
-    parser.epilog = f"Rows: {', '.join([*known, MEMORY])}. Contenders: {', '.join(names)}."
+    parser.epilog = f"Rows: {', '.join(known)}. Contenders: {', '.join(names)}."
     options = parser.parse_args()
-    only = options.only or [*known, MEMORY]
+    only = options.only or known
+    with_ours = not options.contenders or OURS in options.contenders
     started = time.monotonic()
     results, verdicts = run_rows(
         [row for row in rows(quick=options.quick) if row.name in only],
         options.contenders or names,
     )
+    pairs: list[Pair] = []
+    if CPU in only and with_ours:
+        print(f"{PAIRS} pairs of {PAGES} pages of a site without latency or limits:")
+        pairs = measure_pairs(quick=options.quick, tell=lambda pair: print(pair, flush=True))
+        verdicts.extend(cpu_verdicts(pairs))
+        print()
     memory: tuple[MemoryLine, ...] = ()
-    if MEMORY in only and (not options.contenders or OURS in options.contenders):
+    if MEMORY in only and with_ours:
         limit = seconds(quick=options.quick)
         print(f"{MANY} start requests, {limit:g} s, sixteen unlimited sites:")
         few, many, stock = memory = measure_memory(quick=options.quick)
@@ -208,6 +148,7 @@ def main() -> int:
                 row: {name: asdict(it) for name, it in found.items()}
                 for row, found in results.items()
             },
+            "cpu": [asdict(pair) for pair in pairs],
             "memory": [asdict(it) for it in memory],
             "verdicts": [asdict(verdict) for verdict in verdicts],
         }

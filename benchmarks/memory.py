@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.profiles import OURS_SETTINGS, QUICK, STOCK_MANY_SETTINGS, Host
 from benchmarks.running import crawl
+from benchmarks.verdicts import Verdict
 
 MANY = 1_000_000
 FEW = 1_000
+MOST_MEMORY = 1.15
+LEAST_PAGES = 0.99
+"""Of stock's pages: both are bound by the sites, so they differ by chance."""
 _HOSTS = 16
 _LATENCY = 0.5
 """So that 64 at once are bound by the site and not by the CPU, from the first second on: each page
@@ -38,7 +42,7 @@ class MemoryLine:
 
 def seconds(*, quick: bool) -> float:
     """CLOSESPIDER_TIMEOUT of the row's crawls."""
-    return 60.0 / (QUICK if quick else 1)
+    return 45.0 / (QUICK if quick else 1)
 
 
 def _line(
@@ -76,3 +80,15 @@ def measure_memory(*, quick: bool) -> tuple[MemoryLine, MemoryLine, MemoryLine]:
         {"waiting": FEW},
     )
     return few, many, stock
+
+
+def memory_verdicts(few: MemoryLine, many: MemoryLine, stock: MemoryLine) -> Iterator[Verdict]:
+    """Judge ours on the memory row."""
+    ratio = many.peak_rss / few.peak_rss
+    bar = f"peak RSS at most {MOST_MEMORY} of that with {FEW}"
+    yield Verdict(f"{MANY} requests", bar, f"{ratio:.2f}", ratio <= MOST_MEMORY)
+    bar = f"at least {LEAST_PAGES} of the pages of stock with {FEW} waiting"
+    figure = f"{many.pages} to {stock.pages}"
+    yield Verdict(f"{MANY} requests", bar, figure, many.pages >= LEAST_PAGES * stock.pages)
+    missing = many.missing
+    yield Verdict(f"{MANY} requests", "the audit balances", f"{missing} missing", missing == 0)

@@ -7,7 +7,7 @@ WORKERS ?= 3
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: demo test lint format bench bench-sim clean
+.PHONY: demo test lint format bench bench-sim bench-scheduling clean
 
 demo: $(VENV)/.installed ## crawl a flaky site twice, without and with the add-on
 	@$(BIN)/python example_project/demo.py
@@ -29,6 +29,9 @@ bench: $(VENV)/.installed ## real crawls beside stock Scrapy, one table
 
 bench-sim: $(VENV)/.installed ## the limiter in virtual time, beside others, and its bars
 	$(BIN)/python -m benchmarks.simulate
+
+bench-scheduling: $(VENV)/.installed ## what the queue costs in time and memory, and its bars
+	$(BIN)/python -m benchmarks.scheduling
 
 # Made anew whenever setup.cfg changes.
 $(VENV)/.installed: setup.cfg

@@ -48,9 +48,18 @@ Results = dict[str, dict[str, Measured]]
 
 
 def computed(row: Row) -> Measured:
-    """The oracle of a site whose limit changes: nobody could be faster, so none is crawled."""
-    rate = row.good_pages / row.ideal
-    return Measured(row.pages, row.pages, row.ideal, rate, 0, 0, row.pages, 0, 0, rate)
+    """The oracle of a site whose limit changes: nobody could be faster, so none is crawled.
+
+    Of what a steady limit allows, a client gets as much as the row's probe does.
+    """
+    share, probe = 1.0, row.probe
+    if probe is not None:
+        result = crawl(row.hosts, probe.settings, seconds=probe.seconds, changes=probe.changes)
+        steady = measure(result, row.hosts, row.hosts, row.latency)
+        share = min(1.0, steady.goodput / probe.pace)
+    seconds = row.ideal / share
+    pace = row.good_pages / seconds
+    return Measured(row.pages, row.pages, seconds, pace, 0, 0, row.pages, 0, 0, pace)
 
 
 def contend(row: Row, name: str) -> Measured:

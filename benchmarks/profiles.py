@@ -31,17 +31,31 @@ class Host:
 
 
 @dataclass(frozen=True)
+class Probe:
+    """A stock crawl that tells what share of a site's capacity a client gets on this machine.
+
+    *settings*: at its limit. *changes*: keys of the rule without which the limit would change.
+    *pace*: pages a second that the limit allows then. *seconds*: how long.
+    """
+
+    settings: Settings
+    changes: Mapping[str, Any]
+    pace: float
+    seconds: float = 8.0
+
+
+@dataclass(frozen=True)
 class Row:
     """One kind of site, and what the crawl that knows its limit does there.
 
     *ideal*: seconds that the site's limit leaves no client below. *oracle*: settings of a stock
-    crawl at that limit; None: its time is *ideal*, computed. *settings*: of every contender in
-    this row. *args*: of the spider. *uncounted*: the address whose pages are wanted but are no
-    part of the goodput, and which the oracle's site lacks. *latency*: seconds that a counted page
-    takes while nothing else is asked for. *most_latency*: times that, which the median may take
-    with ours; None: as long as it likes. *baselines*: the stock crawls, stopped after so many
-    seconds as *baseline* says; the oracle is stopped after *oracle_seconds*, as its pace never
-    changes.
+    crawl at that limit, stopped after *oracle_seconds*, as its pace never changes; None: its time
+    is computed, *ideal* over the share of the capacity that *probe* gets. *settings*: of every
+    contender in this row. *args*: of the spider. *uncounted*: the address whose pages are wanted
+    but are no part of the goodput, and which the oracle's site lacks. *latency*: seconds that a
+    counted page takes while nothing else is asked for. *most_latency*: times that, which the
+    median may take with ours; None: as long as it likes. *baselines*: the stock crawls, stopped
+    after *baseline* seconds.
 
     With *calm* (keys that the rule has where nothing goes wrong) or *uncounted*, ours is also
     crawled on a site without the trouble, to tell what it costs from what finding the limit costs.
@@ -61,6 +75,7 @@ class Row:
     baselines: tuple[str, ...] = BASELINES
     baseline: float = 10.0
     oracle_seconds: float = 25.0
+    probe: Probe | None = None
 
     @property
     def has_trouble(self) -> bool:

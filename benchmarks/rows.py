@@ -13,6 +13,7 @@ from benchmarks.profiles import (
     STOCK,
     STOCK_MANY,
     Host,
+    Probe,
     Row,
     at_once,
     per_second,
@@ -133,7 +134,7 @@ def _queueing(pages: int) -> Row:
 
 def _hole(pages: int) -> Row:
     """A site that for ten seconds nothing reaches."""
-    latency, places, (since, until) = 0.1, 10, HOLE
+    latency, places, (since, until) = 0.25, 10, HOLE
     lost = {"stall": "lost", "from": since, "until": until}
     return Row(
         "hole",
@@ -143,6 +144,7 @@ def _hole(pages: int) -> Row:
         stepped_seconds(pages, [(0.0, places / latency), (since, 0.0), (until, places / latency)]),
         None,
         settings={"DOWNLOAD_TIMEOUT": 8},
+        probe=Probe(at_once(places), {"faults": []}, places / latency),
         baselines=(STOCK,),
         baseline=30.0,
     )
@@ -193,6 +195,7 @@ def _stepped(pages: int, part: float) -> Row:
         ),
         None,
         baseline=30.0,
+        probe=Probe(at_once(places[0]), {"steps": []}, places[0] / latency),
     )
 
 
@@ -269,7 +272,7 @@ def rows(*, quick: bool = False) -> list[Row]:
         ),
         _stepped(2600 // part, part),
         _queueing(1000 // part),
-        _hole(3000 if part == 1 else 1500),  # the hole has to lie inside
+        _hole(1200 if part == 1 else 600),  # the hole has to lie inside
         _random_503(4000 // part),
         _stalled("stalled", AT_ONCE, 300 // part, 24 // part),
         _stalled("stalled8", 8, 60 // part, 10 // part),

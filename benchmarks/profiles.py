@@ -73,7 +73,7 @@ class Row:
     uncounted: str | None = None
     most_latency: float | None = None
     baselines: tuple[str, ...] = BASELINES
-    baseline: float = 10.0
+    baseline: float = 8.0
     oracle_seconds: float = 25.0
     probe: Probe | None = None
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import random
 
+THROTTLED_SHARE = 0.25
+"""Of the base, for an answer that only asks for a slower pace: that is kept by the lane."""
 _FLOOR = 0.1
 _BUCKET = 10.0
 """Retries that a site gets before the budget counts: a short crawl must not wait for credit."""

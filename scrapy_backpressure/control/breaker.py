@@ -1,6 +1,4 @@
-"""What failures say: a circuit breaker, and a test for failures that are throttling in disguise.
-
-`Breaker` stops calling a site, or a proxy, that only fails.
+"""A circuit breaker: stops calling a site, or a proxy, that only fails.
 
 Closed, it counts. Requests that nobody answered (timeouts, lost connections) open it when they are
 half of the last 30 s (of 10 or more), or 5 in a row. Open, nothing is sent for 5 s, doubling up to
@@ -16,19 +14,12 @@ request was sent after the failure before it was known. The row then means "trie
 again" rather than "had many in flight".
 
 Source: M. Nygard, *Release It!*, "Circuit Breaker".
-
-`FailureSense` tells failures that follow our own load (a bare 503 of a site that throttles) from
-those that do not (one page in twenty is broken, whatever we do). When clearly more fail than
-usual it orders a cut and looks whether the share falls. If it halves, the site throttles. If it
-has not fallen when the load cannot be cut further, this much failure is the site's normal state.
-The threshold is that of a control chart: mean + 3 standard deviations, and 2 for small numbers.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from enum import Enum
 
 WINDOW = 30.0
 """Seconds over which the share of failures is taken."""
@@ -54,6 +45,7 @@ class Breaker:
         "_answers",
         "_failures",
         "_open_until",
+        "_overlooked",
         "_pause",
         "_probe_deadline",
         "_row",
@@ -70,6 +62,7 @@ class Breaker:
         """Open or half open."""
         self._answers: deque[tuple[float, bool]] = deque()
         self._failures = 0
+        self._overlooked = -math.inf
         self._row = 0
         self._silent_row = 0
         self._row_known_at = -math.inf
@@ -112,6 +105,8 @@ class Breaker:
         ``answered``: the site did answer, if only with an error. ``in_row_only``: it may be
         throttling, so that a share of such failures is no outage.
         """
+        if sent_at < self._overlooked:
+            return
         if self.is_open:
             if sent_at >= self._open_until:
                 if not answered:
@@ -130,6 +125,10 @@ class Breaker:
             self._open(now, answered=False)
         elif self._row >= ANSWERED_IN_A_ROW:
             self._open(now, answered=True)
+
+    def overlook(self, until: float) -> None:
+        """Failures of requests sent before ``until`` say nothing any more."""
+        self._overlooked = until
 
     def _note(self, now: float, *, failed: bool) -> None:
         answers = self._answers
@@ -150,109 +149,3 @@ class Breaker:
         self._failures = 0
         self._row = self._silent_row = 0
         self._pause = FIRST_PAUSE
-
-
-class Move(Enum):
-    """What to do about a failure."""
-
-    NOTHING = "nothing"
-    CUT = "cut"
-    """Cut the load, as for a refusal, to see whether the failures follow it."""
-    HALVE = "halve"
-    """Cut it further."""
-    RESTORE = "restore"
-    """Take the cuts back: they did not help."""
-    REFUSED = "refused"
-    """The failure is throttling."""
-
-
-class FailureSense:
-    """Decides for each answer what the failures of late call for."""
-
-    __slots__ = (
-        "_count",
-        "_failed",
-        "_noise_count",
-        "_noise_failed",
-        "_since",
-        "_tight_rounds",
-        "_trial_share",
-        "throttling",
-    )
-
-    def __init__(self) -> None:
-        self.throttling = False
-        """Failures of this site follow our load."""
-        self._noise_failed = 1.0  # until we know better, 5 % may fail
-        self._noise_count = 20.0
-        self._trial_share = 0.0
-        self._since = 0
-        self._count = 0
-        self._failed = 0
-        self._tight_rounds = 0
-
-    @property
-    def suspicious(self) -> bool:
-        """Whether a failure may be, or is, throttling."""
-        return self.throttling or self._trial_share > 0
-
-    def judge(self, seq: int, *, failed: bool, last_seq: int, at_floor: bool) -> Move:
-        """Note one answer.
-
-        ``seq``, ``last_seq``: numbers of its request and of the last one sent;
-        ``at_floor``: the load cannot be cut further.
-        """
-        if seq <= self._since:
-            return Move.NOTHING
-        self._count += 1
-        self._failed += failed
-        if self.throttling:
-            self._doubt()
-            return Move.REFUSED if failed else Move.NOTHING
-        if self._trial_share:
-            return self._judge_trial(last_seq, at_floor)
-        noise = self._noise_failed / self._noise_count
-        usual = self._count * noise
-        if failed and self._failed > usual + 3 * math.sqrt(usual * (1 - noise)) + 2:
-            self._trial_share = self._failed / self._count
-            self._restart(last_seq)
-            return Move.CUT
-        if self._count >= 20:
-            self._learn_noise()
-        return Move.NOTHING
-
-    def _judge_trial(self, last_seq: int, at_floor: bool) -> Move:
-        if self._count < 10:
-            return Move.NOTHING
-        share = self._failed / self._count
-        if share < 0.5 * self._trial_share:
-            self.throttling = True
-        elif not at_floor:
-            self._restart(last_seq)
-            return Move.HALVE
-        else:
-            self._noise_failed, self._noise_count = 20 * share, 20.0
-        self._trial_share = 0.0
-        self._restart(last_seq)
-        return Move.NOTHING if self.throttling else Move.RESTORE
-
-    def _doubt(self) -> None:
-        """A limit that is followed well refuses little: steady failures are noise after all."""
-        if self._count < 60:
-            return
-        share = self._failed / self._count
-        self._tight_rounds = self._tight_rounds + 1 if share > 0.03 else 0
-        if self._tight_rounds >= 4:
-            self.throttling = False
-            self._tight_rounds = 0
-            self._noise_failed, self._noise_count = 20 * share, 20.0
-        self._count = self._failed = 0
-
-    def _learn_noise(self) -> None:
-        self._noise_failed = 0.95 * self._noise_failed + self._failed
-        self._noise_count = 0.95 * self._noise_count + self._count
-        self._count = self._failed = 0
-
-    def _restart(self, last_seq: int) -> None:
-        self._since = last_seq
-        self._count = self._failed = 0

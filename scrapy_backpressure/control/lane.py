@@ -10,8 +10,9 @@ is in flight than the concurrency cap allows, and the pace is kept.
 - BLOCKED counts as THROTTLED and always pauses. NEUTRAL answers count as accepted: the site
   bore the request. PROXY_FAILED only reaches the breaker.
 - FAILED reaches the breaker, and counts as THROTTLED where failures are found to follow our load.
-- While all that is under way waits in vain, no more is sent; after three that were never answered,
-  no more than at the start are under way.
+- A site that has never answered is sent few requests at once, since they may wait for long.
+- While all that is under way waits in vain, one more knocks now and then, half as often each time;
+  after three that were never answered, no more than at the start are under way, but for those.
 - A quota is used up at full speed down to its last fifth, which is spread over the time left.
 
 The caps are learned by the limiter, whose module names the sources.
@@ -22,22 +23,26 @@ from __future__ import annotations
 import math
 import random
 
-from scrapy_backpressure.control.breaker import Breaker, FailureSense, Move
-from scrapy_backpressure.control.limiter import Limiter
-from scrapy_backpressure.control.outcome import Outcome, Quota, Verdict
+from scrapy_backpressure.control.allowance import Allowance, is_used_up
+from scrapy_backpressure.control.breaker import Breaker
+from scrapy_backpressure.control.failure_sense import FailureSense, Move
+from scrapy_backpressure.control.limiter import Caps, Limiter
+from scrapy_backpressure.control.outcome import Outcome, Verdict
 from scrapy_backpressure.control.pacer import Ticket
 
 __all__ = ["Lane", "Ticket"]
 
 LONGEST_BACKOFF = 60.0
+LONGEST_DOUBT = 2.0
+"""Seconds of pause at most for failures that may be throttling, or not."""
 FIRST_BACKOFF = 0.5
 HANGS_AFTER = 2.0
 HANGS = 5.0
-"""Times the usual latency, and seconds at least, after which a lane without an answer hangs."""
+"""Seconds at least, and times the usual latency, after which a lane without an answer hangs."""
+FIRST_KNOCK = 3.0
+"""Seconds between the last request and the first that knocks."""
 MUTE = 3
 """Requests in a row without any answer, from which on no more than at the start are sent."""
-LOW_QUOTA = 0.2
-"""Share of a quota below which what is left is spread over the time left."""
 
 
 class Lane:
@@ -49,6 +54,8 @@ class Lane:
     :param now: monotonic seconds, as everywhere in this class
     :param rng: for the jitter of pauses
     :param probe_timeout: seconds after which a probe of the half-open breaker counts as lost
+    :param most_unknown: requests at once until the site has answered for the first time
+    :param seen: what an earlier lane to the same site had ``learned``
     """
 
     def __init__(
@@ -60,24 +67,23 @@ class Lane:
         now: float,
         rng: random.Random,
         probe_timeout: float = 180.0,
+        seen: Caps | None = None,
+        most_unknown: int = 64,
     ) -> None:
         self.ceiling = ceiling
         self.paused_until = 0.0
         self._rng = rng
-        self._limiter = Limiter(start=min(start, ceiling), minimum=minimum, now=now)
+        self._limiter = Limiter(start=min(start, ceiling), minimum=minimum, now=now, seen=seen)
         self._breaker = Breaker(probe_timeout=probe_timeout)
         self._sense = FailureSense()
-        self._concurrency_before = 0.0
+        self._before_trial = self._limiter.caps
         self._live: dict[int, Ticket] = {}
         self._ramp = math.inf
-        self._quota_left = math.inf
-        self._quota_until = 0.0
-        self._quota_low = False
-        self._quota_concurrency = math.inf
-        self._last_sent = 0.0
+        self._allowance = Allowance()
         self._last_answer = -math.inf
         self._unanswered = 0
         self._at_start = max(1.0, start)
+        self._most_unknown = most_unknown
         self._blocks = 0
         self._first_sent: float | None = None
         self._last_good: float | None = None
@@ -93,7 +99,7 @@ class Lane:
     @property
     def concurrency(self) -> float:
         """Requests at once that the lane now allows itself."""
-        return min(self._limiter.concurrency, self._quota_concurrency, self.ceiling)
+        return min(self._limiter.concurrency, self._allowance.concurrency, self.ceiling)
 
     @property
     def rate(self) -> float:
@@ -101,20 +107,22 @@ class Lane:
         return self._limiter.rate
 
     @property
+    def learned(self) -> Caps | None:
+        """The limit that the site has shown, for a lane that comes after this one."""
+        return self._limiter.caps if self._limiter.has_cut else None
+
+    @property
     def closed_until(self) -> float:
         """Until when nothing may be sent, because of a pause or of what a quota leaves.
 
         May lie in the past.
         """
-        quota = 0.0
-        if self._quota_left < math.inf:
-            quota = self._quota_ready_at(self._last_sent)
-        return max(self.paused_until, quota)
+        return max(self.paused_until, self._allowance.closed_until)
 
     @property
     def found_limit(self) -> bool:
         """Whether the site has shown a limit; before, the caps are only what was tried."""
-        return self._limiter.has_cut or self._quota_concurrency < math.inf
+        return self._limiter.has_cut or self._allowance.concurrency < math.inf
 
     @property
     def breaker_open(self) -> bool:
@@ -138,24 +146,27 @@ class Lane:
     def ready_at(self, now: float) -> float:
         """When one more request may be sent.
 
-        At most ``now``: at once. ``math.inf``: when one in flight ends. Otherwise the time at
-        which to ask again.
+        At most ``now``: at once. Otherwise the time at which to ask again, or sooner, when one in
+        flight has ended; ``math.inf``: then only.
         """
-        asleep = max(self.paused_until, self._breaker.ready_at(now), self._quota_ready_at(now))
+        allowed = self._allowance.ready_at(now, waiting=bool(self._live))
+        asleep = max(self.paused_until, self._breaker.ready_at(now), allowed)
         if asleep > now:
             return asleep
-        if self.in_flight >= self._limit() or self._hangs(now):
+        if self.in_flight >= self.ceiling:
             return math.inf
+        hangs_at = self._hangs_at()
+        if now >= hangs_at:
+            return max(now, self._knock_at(), self._limiter.next_send())
+        if self.in_flight >= self._limit():
+            return hangs_at
         return max(now, self._limiter.next_send())
 
     def sent(self, now: float) -> Ticket:
         """Note that a request goes out now, whether or not the lane was ready."""
         if self._first_sent is None:
             self._first_sent = now
-        if self._quota_until <= now:
-            self._quota_left = math.inf
-        self._quota_left -= 1
-        self._last_sent = now
+        self._allowance.sent(now)
         self._breaker.sent(now)
         ticket = self._limiter.sent(now, self.in_flight + 1, self._limit())
         self._live[ticket.seq] = ticket
@@ -165,15 +176,19 @@ class Lane:
         """Give back what ``sent`` took: the request never reached the site."""
         if self._live.pop(ticket.seq, None) is None:
             return
-        self._quota_left += 1
+        self._allowance.cancelled()
         self._limiter.cancelled(ticket)
         self._breaker.cancelled()
 
-    def finished(self, ticket: Ticket, now: float, verdict: Verdict, *, latency: float) -> None:
-        """Learn from an answer that came ``latency`` seconds after the request was sent."""
-        if self._live.pop(ticket.seq, None) is None:
-            return
+    def finished(self, ticket: Ticket, now: float, verdict: Verdict, *, latency: float) -> Outcome:
+        """Learn from an answer that came ``latency`` seconds after the request was sent.
+
+        Its outcome: that of the verdict, or THROTTLED for a failure that follows our load.
+        """
         outcome = verdict.outcome
+        hung = now >= self._hangs_at()
+        if self._live.pop(ticket.seq, None) is None:
+            return outcome
         if outcome.is_bad:
             self._last_bad = now
         else:
@@ -181,6 +196,9 @@ class Lane:
         if verdict.answered and outcome is not Outcome.PROXY_FAILED:
             self._last_answer = now
             self._unanswered = 0
+            if hung:  # what went before was lost in a hole that is past
+                self._limiter.overlook(ticket)
+                self._breaker.overlook(ticket.sent_at)
         else:
             self._unanswered += 1
         was_open = self._breaker.is_open
@@ -195,9 +213,12 @@ class Lane:
         else:
             self._breaker.succeeded(sent_at=ticket.sent_at, now=now)
         if outcome in (Outcome.THROTTLED, Outcome.BLOCKED):
-            self._refused(ticket, now, verdict)
+            if not is_used_up(verdict.quota):
+                self._refused(ticket, now, verdict)
         elif outcome is Outcome.FAILED:
             self._failed(ticket, now, verdict, latency)
+            if verdict.answered and self._sense.likely:
+                outcome = Outcome.THROTTLED
         elif not outcome.is_bad:
             self._blocks = 0
             if self._ramp < math.inf and ticket.sent_at >= self.paused_until:
@@ -209,22 +230,33 @@ class Lane:
             if was_open and not self._breaker.is_open:
                 self._limiter.restart(now, ticket)
         if verdict.quota is not None:
-            self._heed(verdict.quota, now)
+            self._allowance.heed(verdict.quota, now, self.in_flight, ticket.seq)
         if verdict.pause is not None:
             self._pause(verdict.pause, now)
+        return outcome
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _hangs(self, now: float) -> bool:
-        """Whether all that is under way waits in vain: it takes no further places then."""
-        if not self._live:
-            return False
+    def _waits_since(self) -> float:
+        """Since when all that is under way waits."""
         oldest = next(iter(self._live.values()))
-        since = max(oldest.sent_at, self._last_answer)
-        return now - since > max(HANGS_AFTER, HANGS * self._limiter.latency)
+        return max(oldest.sent_at, self._last_answer)
+
+    def _hangs_at(self) -> float:
+        """From when on all that is under way waits in vain."""
+        if not self._live or self._last_answer == -math.inf:
+            return math.inf
+        return self._waits_since() + max(HANGS_AFTER, HANGS * self._limiter.latency)
+
+    def _knock_at(self) -> float:
+        """When to send one more although what is under way hangs: ever more rarely."""
+        last = next(reversed(self._live.values())).sent_at
+        return last + max(FIRST_KNOCK, last - self._waits_since())
 
     def _limit(self) -> int:
-        wanted = min(self._limiter.concurrency, self._ramp, self._quota_concurrency)
+        wanted = min(self._limiter.concurrency, self._ramp, self._allowance.concurrency)
+        if self._last_answer == -math.inf:
+            wanted = min(wanted, self._most_unknown)
         if self._unanswered >= MUTE:
             wanted = min(wanted, self._at_start)
         return min(self.ceiling, max(1, round(wanted)))
@@ -244,7 +276,8 @@ class Lane:
             wait = FIRST_BACKOFF * 2.0 ** (failures - 2)
             if failures == 1:
                 wait = min(FIRST_BACKOFF, self._limiter.latency or FIRST_BACKOFF)
-            wait = min(LONGEST_BACKOFF, max(wait, 1 / self._limiter.rate))
+            longest = LONGEST_BACKOFF if verdict.outcome is not Outcome.FAILED else LONGEST_DOUBT
+            wait = min(longest, max(wait, 1 / self._limiter.rate))
             self._sleep_until(now + wait * self._rng.uniform(0.9, 1.1))
             if failures == 1:
                 self._ramp = max(1.0, self._limiter.concurrency / 2)
@@ -252,28 +285,20 @@ class Lane:
     def _failed(self, ticket: Ticket, now: float, verdict: Verdict, latency: float) -> None:
         if not verdict.answered:
             self._limiter.lost(ticket, now)
-            return
-        if latency > max(1.0, 3 * self._limiter.latency):
+        elif latency > max(1.0, 3 * self._limiter.latency):
             self._limiter.unhindered(now)
-            return
-        if self._judge(ticket, now, failed=True) in (Move.CUT, Move.REFUSED):
+        elif self._judge(ticket, now, failed=True) in (Move.TRIAL, Move.REFUSED):
             self._refused(ticket, now, verdict)
 
     def _judge(self, ticket: Ticket, now: float, *, failed: bool) -> Move:
         limiter = self._limiter
-        before = limiter.concurrency
         move = self._sense.judge(
-            ticket.seq,
-            failed=failed,
-            last_seq=limiter.last_seq,
-            at_floor=before <= limiter.minimum,
+            ticket.seq, failed=failed, last_seq=limiter.last_seq, load=limiter.load
         )
-        if move is Move.CUT:
-            self._concurrency_before = before
-        elif move is Move.HALVE:
-            limiter.halve(now)
+        if move is Move.TRIAL:
+            self._before_trial = limiter.caps
         elif move is Move.RESTORE:
-            limiter.restore(self._concurrency_before)
+            limiter.restore(self._before_trial, now)
         return move
 
     def _pause(self, seconds: float, now: float) -> None:
@@ -286,24 +311,3 @@ class Lane:
     def _sleep_until(self, when: float) -> None:
         self.paused_until = max(self.paused_until, when)
         self._ramp = 1
-
-    def _heed(self, quota: Quota, now: float) -> None:
-        if quota.concurrency is not None and quota.concurrency >= 1:
-            self._quota_concurrency = quota.concurrency
-        if quota.remaining is None or quota.reset is None:
-            return
-        # What is under way may not have been counted yet.
-        self._quota_left = quota.remaining - self.in_flight
-        self._quota_until = now + quota.reset + min(0.05, 0.05 * quota.reset)
-        limit = quota.limit or math.inf
-        self._quota_low = quota.remaining <= LOW_QUOTA * limit < math.inf
-
-    def _quota_ready_at(self, now: float) -> float:
-        if now >= self._quota_until:
-            return now
-        if self._quota_left < 1:
-            return self._quota_until
-        if not self._quota_low:
-            return now
-        left = self._quota_until - self._last_sent
-        return max(now, self._last_sent + left / (self._quota_left + 1))

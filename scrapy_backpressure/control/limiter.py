@@ -1,100 +1,120 @@
 """The two caps of a lane: how many requests at once (C), and how many a second (r).
 
-A site limits one or the other. C alone can find a rate limit too, as R x latency, but below one
-in flight it could only hammer; so a rate is learned as soon as refusals speak for one.
+A site limits one or the other, so one cap at a time is tight: it was cut last, is held, and then
+grows until it is refused again (see ``growth``). The other cap leaves it room.
 
-- Start: every accept adds one to C, from 16 on half. The first refusal, or latency that grows
-  with C, ends it. Where the first few were nearly all refused, wait half a second first.
+- Start: C grows until the first refusal, or until more of it only brings latency
+  (``slow_start``). Where the first few were nearly all refused, wait half a second first.
 - One decision a round trip: a refusal counts only if its request was sent after the last cut.
-- Blame: the cap that is being probed; else C, if refusals come at more in flight than accepts
-  usually do; else the cap that was raised last.
-- A request refused with n in flight says that C is below n. Refusals in quick succession lower C
-  alone at first; if that does not end them, r falls to what was accepted of late. Where each
-  refusal costs a pause there is no time for that, and both fall at once.
-- Between two refusals a bucket serves just what it is refilled with, so that the accepts between
-  them give r. A pause in between may have been saved up for us or not: the middle of both.
-- A rate that a probe had found is not dropped at its first refusal but lowered in steps of a
-  fifth, down to the one that was measured.
-- Outage: where nothing was accepted since the cut, what was measured meanwhile says nothing. The
-  first accept starts the lane anew (see ``slow_start``), up to what was good before; a refusal
-  during that gives r as the accepts since the first cut. The same after the breaker closed. A
-  second long silence may be the rest of a window: then r starts from the mean of a whole cycle.
-- Many requests that are never answered lower C by a quarter a round trip; r stays.
-- Without refusals: hold, then probe (see ``probing``).
+- Blame: C is tight at first. A refusal of what grew beyond the good value is the fault of growth.
+  Refusals at what was held, with no more in flight than usual, mean a limit on the rate. While r
+  is tight, refusals with clearly more in flight than usual mean one on concurrency.
+- A request refused with n in flight says that C is below n; what it says of r: ``rate_sense``.
+- Refusals while holding cut in proportion to how few requests went before them; several in a row
+  by up to a half.
+- Outage: where nothing was accepted since the cut, the first accept starts the lane anew, up to
+  what was good before (``outages``). The same after the breaker closed.
+- Requests that are never answered, if many, lower the tight cap by a quarter a round trip.
+- More at once that only brings latency is taken back (``queueing``).
 - All sends are spaced: by 1/r, and by a little less than latency / C, so that a higher C is tried
   as a slightly faster even stream. A burst would tell nothing about C where r is the limit.
 
 Sources: additive increase, multiplicative decrease (Chiu and Jain 1989); slow start anew after a
-silence, up to what was good before (TCP, RFC 5681); pacing (BBR).
+silence, up to what was good before (TCP, RFC 5681); holding and growing again (CUBIC, RFC 9438);
+pacing (BBR).
 """
 
 from __future__ import annotations
 
 import math
 
-from scrapy_backpressure.control.meter import CREDIBLE, LoadMeter, RateMeter
+from scrapy_backpressure.control.growth import Growth
+from scrapy_backpressure.control.meter import CREDIBLE, LoadMeter
+from scrapy_backpressure.control.outages import Outages
 from scrapy_backpressure.control.pacer import Pacer, Ticket
-from scrapy_backpressure.control.probing import LEAST_STRETCH, ROOM, Prober
-from scrapy_backpressure.control.slow_start import SlowStart
+from scrapy_backpressure.control.queueing import QueueSense
+from scrapy_backpressure.control.rate_sense import RateSense
+from scrapy_backpressure.control.slow_start import FIRST_RATE, ROOM, SlowStart, served_at_once
 
-UNSURE = 0.8
-"""Share of its rate that a lane keeps when what a probe had found is refused after all."""
 MANY_LOST = 0.25
 """Share of late answers that never came, from which on the load may be to blame."""
-LONG_SILENCE = 5
-"""Refusals in a row that make a long silence; the second may be the rest of a window."""
 FIRST_WAIT = 0.5
 """Seconds to wait where the first few requests were nearly all refused."""
+UNKNOWN_LATENCY = 0.1
+"""Seconds that an answer is taken to need before the first."""
+SHORTEST = 0.001  # seconds between two requests; a coarse clock may tell none
 CROWDED = 1.5
 """Mean deviations above the usual load from which on refusals mean a limit on concurrency."""
-_PACE_GAIN = {"start": 3.0, "hold": 1.25, "r": 1.5, "c": 1.0}
-PROVEN = 8
-"""Accepts since the last cut from which on the concurrency counts as borne."""
+START_GAIN, HOLD_GAIN = 3.0, 1.25  # times closer than latency / C requests may follow each other
+LESS = 0.985
+"""What is left of a cap after a refusal while holding, at most."""
+LEAST_LEFT = (1.0, 0.9, 0.75, 0.5)
+"""What is left at least after the first, second ... of them."""
+SETTLED = 1.15
+"""Times by which what is held may change from one hold to the next, if the limit stands still."""
 LEAST_OF_ROUND = 0.65
-"""Share of such a concurrency that one round trip may leave at least."""
+"""Share of the concurrency at the first refusal that its round trip leaves at least."""
+Caps = tuple[bool, float]
+"""Which cap is tight (r or not), and its value."""
 
 
-class Limiter(Prober):
+class Limiter:
     """Concurrency and rate, learned from accepts and refusals."""
 
-    def __init__(self, *, start: float, minimum: float, now: float) -> None:
-        super().__init__(start=start, minimum=minimum, now=now)
+    def __init__(
+        self, *, start: float, minimum: float, now: float, seen: Caps | None = None
+    ) -> None:
+        self.minimum = max(1.0, minimum)
+        self.concurrency = max(self.minimum, start)
+        self.rate = math.inf
+        self.latency = 0.0
+        """Mean seconds of an accepted answer, lately; 0 before the first."""
+        self.last_seq = 0
+        """Number of the last request sent."""
         self.starved = 0
         """Refusals in a row, one a round trip, with nothing accepted between."""
+        self._by_rate = False
+        """Whether r is the tight cap."""
+        self._good = self.concurrency
+        """The value of the tight cap that is held."""
+        self._least = self.minimum
+        """Below this no concurrency falls within one round trip."""
+        self._held: Caps = (False, math.inf)
+        """What was last held through without a refusal."""
+        self._start: SlowStart | None = SlowStart(self.concurrency)
+        self._growth = Growth()
+        self._queue = QueueSense(self.concurrency)
         self._pacer = Pacer()
-        self._cut_seq = 0
-        self._floor_c = self.minimum
-        self._fresh = 0
-        self._meter = RateMeter(now)
-        self._start = SlowStart(self.concurrency)
+        self._rates = RateSense(now)
         self._load = LoadMeter()
-        self._prior_c = self._prior_r = math.inf
-        self._silences = 0
-        self._lost = 0.0
+        self._cut_seq = 0
+        self.has_cut = seen is not None
+        """Whether anything was refused or lost: before, the caps are only what was tried."""
+        self._guessing = seen is None
+        self._fresh = 0
         self._strikes = 0
-        self._stray = 0
-        self._bursty = False
+        self._cost = 0.0
+        self._lost = 0.0
+        self._outages = Outages()
+        if seen is not None:
+            self._start = None
+            self._by_rate, self._good = seen
+            self._hold(now)
 
     @property
-    def has_cut(self) -> bool:
-        """Whether anything was refused or lost: before, the caps are only what was tried."""
-        return self._cut_seq > 0
+    def load(self) -> float:
+        """About how many requests per second both caps allow."""
+        return min(self.rate, self.concurrency / (self.latency or UNKNOWN_LATENCY))
+
+    # -- sending ---------------------------------------------------------------------------
 
     def next_send(self) -> float:
         """When the pace lets the next request go."""
         return self._pacer.due(self._interval())
 
     def _interval(self) -> float:
-        """Seconds between two requests.
-
-        Besides the rate cap, what concurrency allows is spread over the latency, so that a
-        higher concurrency is tried as an even, slightly faster stream and never as a burst.
-        """
-        concurrency = self.concurrency
-        if self._mode == "c":
-            reached = min(1.0, self._round.accepts / self._need())
-            concurrency = self._good_c + reached * (concurrency - self._good_c)
-        return max(1 / self.rate, self.latency / (_PACE_GAIN[self._mode] * concurrency))
+        gain = START_GAIN if self._start else HOLD_GAIN
+        return max(1 / self.rate, self.latency / (gain * self.concurrency))
 
     def sent(self, now: float, in_flight: int, limit: int) -> Ticket:
         """Take a place and pace; ``in_flight`` counts this request."""
@@ -112,21 +132,26 @@ class Limiter(Prober):
     def paused(self, seconds: float, *, longer: float) -> None:
         """The site asked for a pause, which made the one under way so much ``longer``."""
         self._cost = max(seconds, self._cost / 2)
-        self._meter.pause(longer)
+        self._rates.pause(longer)
+
+    # -- accepts ---------------------------------------------------------------------------
 
     def accepted(self, ticket: Ticket, now: float, latency: float, ceiling: float) -> None:
         """Learn from an answer that was no refusal."""
-        self._meter.accepted += 1
+        self._rates.accepted += 1
         self._lost *= 0.9
         self.latency += (0.05 if self.latency else 1.0) * (latency - self.latency)
-        self._load.accepted(ticket.load)
         if ticket.seq <= self._cut_seq:
             return
-        if self._mode == "start":
+        if self._start:
             self._fresh += 1
-            self._grow(ticket, latency, ceiling)
+            self.starved = 0
+            self._load.accepted(ticket.load)
+            self._grow(self._start, ticket, now, latency, ceiling)
             return
-        if self._fresh == 0 and (self.starved >= 2 or self._meter.accepted <= 2):
+        if self._fresh == 0 and (
+            self.starved >= 2 or (self._guessing and self._rates.accepted <= 2)
+        ):
             self.restart(now, ticket)
             return
         if self._fresh == 0:
@@ -134,13 +159,43 @@ class Limiter(Prober):
                 self.unhindered(now)
             self.starved = 0
         self._fresh += 1
-        self._round.note(ticket, latency)
-        if self._mode == "hold":
-            self._hold(now, ceiling)
-        elif self._mode == "c":
-            self._probe_c(ticket, ceiling)
-        elif self._mode == "r":
-            self._probe_r(ticket, now, ceiling)
+        self._load.accepted(ticket.load)
+        limited = ticket.paced if self._by_rate else ticket.at_cap
+        if self._growth.accepted(
+            now,
+            limited=limited,
+            latency=self.latency,
+            cost=self._cost,
+            by_rate=self._by_rate,
+        ):
+            self._held_out()
+        self._follow(ceiling)
+        if not self._by_rate and self._start is None:
+            unqueued = self._queue.accepted(ticket.load, latency)
+            if unqueued is not None:
+                self._good = max(self.minimum, min(unqueued, self.concurrency))
+                self._hold(now)
+
+    def _held_out(self) -> None:
+        """What is good was held without a refusal."""
+        self._strikes = 0
+        self._growth.held(settled=self._settled())
+        self._held = (self._by_rate, self._good)
+        self._rates.confirmed()
+
+    def _follow(self, ceiling: float) -> None:
+        """Both caps from the good value and the growth."""
+        value = self._good * self._growth.factor
+        if self._by_rate:
+            self.rate = value
+            room = min(ceiling, ROOM * value * self.latency + 1)
+            self.concurrency = max(self.concurrency, room)
+        else:
+            self.concurrency = max(self.minimum, min(ceiling, value))
+            if self.latency:
+                self.rate = max(self.rate, ROOM * self.concurrency / self.latency)
+
+    # -- refusals --------------------------------------------------------------------------
 
     def refused(self, ticket: Ticket, now: float, pause: float = 0.0) -> bool:
         """Learn from a refusal; whether it was the first of its round trip.
@@ -149,67 +204,127 @@ class Limiter(Prober):
         """
         self._cost = max(self._cost, pause)
         if ticket.seq <= self._cut_seq:
-            self._refused_with_others(ticket, now)
+            self._refused_with_others(ticket)
             return False
-        first_cut = self._cut_seq == 0
-        # What was borne for a while is not disproved by one bad round trip: several refused at
-        # once are one step down, and the next round trip may take another. Unless each costs.
-        proven = self._fresh >= PROVEN and not self._cost
-        borne = min(self.concurrency, self._good_c)
-        self._floor_c = LEAST_OF_ROUND * borne if proven else self.minimum
+        first_cut = not self.has_cut
+        self.has_cut = True
+        passed = ticket.seq - self._cut_seq - 1
         self._cut_seq = self.last_seq
-        if self._fresh == 0 and not first_cut and ticket.load <= max(1, self._good_c / 2):
+        low = self._strikes >= 2 if self._by_rate else ticket.load <= max(1, self.concurrency / 2)
+        if self._fresh == passed == 0 and not first_cut and low:
             self.starved += 1
             if ticket.load >= 3:
                 self.concurrency = max(self.minimum, ticket.load - 1)
         else:
-            if self._mode != "start" or not self._meter.accepted:
-                self._meter.begin_outage(now)
+            if self._start is None or not self._rates.accepted:
+                self._rates.begin_outage(now)
             self._remember()
-            crowded = self._mode == "start" and self.rate < math.inf and ticket.load > 1
-            self._cut(ticket, now)
-            if crowded:
-                self._fresh = 0
-                return True
+            self._pacer.refused(ticket)
+            self._load.refused(ticket.load)
+            if self._start:
+                self._end_start(self._start, ticket, now)
+            else:
+                self._cut(ticket, now, passed)
             self.unhindered(now)
-            self._mode = "hold"
-        self._cut_at = now
-        self._good_c = self.concurrency
-        self._good_r = self.rate
         self._fresh = 0
-        self._enter_hold()
         return True
 
-    def _refused_with_others(self, ticket: Ticket, now: float) -> None:
-        """Learn from further refusals of a round trip that was cut for.
+    def _end_start(self, start: SlowStart, ticket: Ticket, now: float) -> None:
+        if self.rate < math.inf and ticket.load > 1:
+            start.crowded(max(self.minimum, ticket.load - 1.0))
+            self.concurrency = start.concurrency
+            return
+        self._start = None
+        if self.rate < math.inf:
+            self._by_rate = True
+            measured = self._rates.rate_since_outage(now)
+            self._good = max(measured, math.sqrt(measured * start.proven_rate))
+        else:
+            few = self._rates.accepted <= 1
+            exact = self._cost > 0
+            floor = 0.0 if few or exact else LEAST_OF_ROUND * self.concurrency
+            self._least = max(self.minimum, floor)
+            served = served_at_once(ticket.load, exact=exact)
+            self._by_rate = False
+            self._good = max(self._least, min(self.concurrency, served))
+            self._pacer.hold_until(now + (FIRST_WAIT if few else 0.5 * self.latency))
+        self._hold(now)
 
-        If the limit is one on concurrency, none comes with clearly less in flight.
-        """
-        if ticket.load < 0.9 * self.concurrency - 1:
-            self._stray += 1
-            if self._stray == 3:
-                self.rate = self._good_r = min(self.rate, 0.75 * self._meter.rate(now))
-                self._suspect = "r"
-                self._stretch = LEAST_STRETCH
-        elif self._suspect == "c":
-            self._fit_c(ticket)
-            self._good_c = self.concurrency
-            if self.concurrency <= 1 and self._meter.accepted <= 1:
-                self._pacer.hold_until(now + FIRST_WAIT)
+    def _refused_with_others(self, ticket: Ticket) -> None:
+        """Learn from further refusals of a round trip that was cut for."""
+        if not self._by_rate and self._strikes == 0 and ticket.load <= self._good:
+            self._good = max(self._least, min(self._good, ticket.load - 1.0))
+            self.concurrency = self._good
 
-    def _fit_c(self, ticket: Ticket) -> None:
-        """A site that serves n at once refused with so many in flight.
+    def _cut(self, ticket: Ticket, now: float, passed: int) -> None:
+        factor = self._growth.factor
+        if not self._by_rate:
+            self._least = max(self.minimum, LEAST_OF_ROUND * self._good)
+        if self._by_rate and self._load.crowding > CROWDED and ticket.load > self.minimum:
+            self._by_rate = False
+            self._good = max(self.minimum, ticket.load - 1.0)
+            self._strikes = 0
+        elif self._growth.probing and self._by_rate:
+            self._good = self._rates.after_growth(
+                now,
+                self._good,
+                reached=self._good * factor,
+                gained=self._growth.gained,
+                late=self._pacer.late,
+                dear=self._cost > 0,
+            )
+        elif self._growth.probing and ticket.load > self._good:
+            self._good = max(self._good, min(ticket.load - 1.0, self._good * factor))
+        else:
+            self._cut_while_holding(ticket, now, passed)
+        self._hold(now)
 
-        A tenth less, because answers on their way make it seem to bear more than it does; but
-        no more than that, because requests sent together may have overtaken each other.
-        """
-        exact = self._cost or ticket.load <= 5
-        fits = ticket.load - 1 if exact else 0.9 * ticket.load
-        self.concurrency = max(self.minimum, self._floor_c, min(self.concurrency, fits))
+    def _cut_while_holding(self, ticket: Ticket, now: float, passed: int) -> None:
+        """``passed``: requests sent between the last cut and the one that is refused."""
+        least = LEAST_LEFT[min(self._strikes, len(LEAST_LEFT) - 1)]
+        if self._held[1] == math.inf:  # nothing has been held yet: what is good is a guess
+            least = LEAST_LEFT[-1]
+        cut = LESS * max(least, passed / (passed + 1))
+        self._strikes += 1 + (self._cost > 0)
+        crowded = self._load.excess(ticket.load) > 0.5 and self.concurrency > self.minimum
+        if not self._by_rate and crowded and self._strikes <= 3 and not self._cost:
+            self._good = max(self.minimum, min(cut * self._good, ticket.load - 1.0))
+            return
+        if self._by_rate:
+            self._rates.refuted(self._growth.gained)
+        else:
+            self._by_rate = True
+            tried = HOLD_GAIN * self.concurrency / self.latency if self.latency else FIRST_RATE
+            self._good = min(self.rate, tried)
+        self._good = self._rates.after_hold(
+            now, LESS * self._good, cut=cut / LESS, late=self._pacer.late
+        )
+
+    def _hold(self, now: float) -> None:
+        self._growth.restart(now, settled=self._settled())
+        self._follow(math.inf)
+        self._queue.restart(self.concurrency)
+
+    def _settled(self) -> bool:
+        """Whether what is good is about what was held through the last time."""
+        by_rate, good = self._held
+        return by_rate == self._by_rate and 1 / SETTLED < self._good / good < SETTLED
+
+    def _remember(self) -> None:
+        """Keep what was good before a cut that an outage may follow."""
+        if self._fresh >= CREDIBLE or self._start:
+            rate = self.rate if self._by_rate or self._start else math.inf
+            self._outages.remember(self.concurrency, rate)
 
     def unhindered(self, now: float) -> None:
         """What slowed us until now was no limit on the rate: measure from here."""
-        self._meter.mark(now)
+        self._rates.mark(now)
+
+    # -- failures --------------------------------------------------------------------------
+
+    def overlook(self, ticket: Ticket) -> None:
+        """Learn nothing from requests that were sent before this one."""
+        self._cut_seq = max(self._cut_seq, ticket.seq - 1)
 
     def lost(self, ticket: Ticket, now: float) -> None:
         """A request was never answered; when many are not, send a quarter less a round trip."""
@@ -217,114 +332,31 @@ class Limiter(Prober):
         if ticket.seq <= self._cut_seq or self._lost < MANY_LOST:
             return
         self._remember()
-        self._lessen(0.75, now)
-
-    def _remember(self) -> None:
-        """Keep what was good before a cut that an outage may follow."""
-        if self._fresh >= CREDIBLE or self._mode == "start":
-            self._prior_c, self._prior_r = self._good_c, self._good_r
-
-    def _lessen(self, factor: float, now: float) -> None:
         self._cut_seq = self.last_seq
-        self._cut_at = now
-        self.concurrency = self._good_c = max(self.minimum, self.concurrency * factor)
-        self._stretch = LEAST_STRETCH
+        self.has_cut = True
+        self._by_rate, good = self.caps
+        self._start = None
+        self._good = max(0.0 if self._by_rate else self.minimum, 0.75 * good)
         self._fresh = 0
-        self._enter_hold()
+        self._hold(now)
 
-    def halve(self, now: float) -> None:
-        """Send half as much, to see whether failures follow the load."""
-        self._lessen(0.5, now)
+    @property
+    def caps(self) -> Caps:
+        """What is known, for ``restore`` or for another lane to the same site."""
+        if self._start is None:
+            return self._by_rate, self._good
+        return (True, self.rate) if self.rate < math.inf else (False, self.concurrency)
 
-    def restore(self, concurrency: float) -> None:
+    def restore(self, caps: Caps, now: float) -> None:
         """Take back cuts that turned out needless."""
-        self.concurrency = self._good_c = max(self.minimum, concurrency)
-        self._enter_hold()
-
-    def _cut(self, ticket: Ticket, now: float) -> None:
-        measured = self._meter.rate(now)
-        calm = self._fresh >= 25 and now > self._cut_at + 3 * self._cost
-        self._stray = 0
-        self._load.refused(ticket.load)
-        if ticket.hurried:
-            self._pacer.be_stricter()
-        if calm:
-            self._strikes = 0
-        if self._mode == "start" and self.rate < math.inf and ticket.load > 1:
-            self._start.crowded(max(self.minimum, ticket.load - 1.0))
-            self.concurrency = self._start.concurrency
-        elif self._mode == "start" and self.rate < math.inf:
-            self.rate = max(self._start.proven_rate, self._meter.rate_since_outage(now))
-            self.concurrency = max(self.minimum, min(self.concurrency, ticket.load))
-            self._suspect = "r"
-            self._stretch = LEAST_STRETCH
-        elif self._mode == "start":
-            self._fit_c(ticket)
-            self._pacer.hold_until(now + 0.5 * self.latency)
-            if self.concurrency <= 2:
-                self._stretch = LEAST_STRETCH
-        elif self._mode == "c" and ticket.load > self._good_c:
-            self.concurrency = self._good_c
-            self._stretch_hold(self._step)
-        elif self._mode == "c":
-            self.concurrency = self._good_c
-            self.rate = min(self.rate, 0.97 / self._interval())
-            self._suspect = "r"
-        elif self._mode == "r" and self._load.crowding > CROWDED and self._good_c > self.minimum:
-            self.concurrency = max(self.minimum, min(self._good_c, ticket.load) - 1)
-            self.rate = self._good_r
-            self._suspect = "c"
-        elif self._mode == "r":
-            self._fail_r(measured)
-        elif self._unsure < math.inf and self._fresh < 16:
-            self.rate = max(self._unsure, UNSURE * self.rate)
-            if self.rate <= self._unsure:
-                self._unsure = math.inf
-                self._bursty = True
-        elif calm:
-            self._stretch_hold()
-            blame_c = self._blame_c() and self._good_c > self.minimum
-            if blame_c:
-                self.concurrency = max(self.minimum, min(self._good_c, ticket.load) - 1)
-            if ticket.paced or not blame_c:
-                self.rate = min(self._good_r * (0.9 if self._cost else 0.97), measured)
-        else:
-            self._strikes += 1
-            tries = 3 if self._fresh < self._good_c else 1
-            if self._cost and ticket.load > 2:
-                tries = 0
-            if self._strikes <= tries and self._good_c > self.minimum:
-                self.concurrency = max(self.minimum, min(self._good_c, ticket.load) - 1)
-                return
-            self.rate = min(0.9 * self._good_r, (0.95 if self._cost else 1.0) * measured)
-            needed = min(self._good_c, ROOM * self.rate * self.latency + 1)
-            self.concurrency = max(self.minimum, needed, 0.75 * self._good_c)
-            self._stretch = LEAST_STRETCH
-            self._suspect = "r"
-
-    def _blame_c(self) -> bool:
-        """Whether refusals come rather when more is in flight than usual.
-
-        A limit on the rate refuses at any load. If neither shows, the cap that was raised last
-        is to blame.
-        """
-        return self._load.crowding > CROWDED or self._suspect == "c"
-
-    def _fail_r(self, measured: float) -> None:
-        """The rate probe failed: was the last step good, or did it only live off a burst?"""
-        margin = 0.97 if self._cost else 1.0
-        close = margin * max(min(0.99 * self.rate, 1.01 * measured), 0.99 * self._held_r)
-        middle = self._good_r
-        if (
-            middle > 1.01 * close
-            and not self._cost
-            and (not self._bursty or self.rate > 1.5 * measured)
-        ):
-            self._unsure = close
-            self.rate = middle
-        else:
-            self.rate = close
-        self._stretch_hold()
+        self._start = None
+        self._guessing = False
+        self._by_rate, self._good = caps
+        if not self._by_rate:
+            self.rate = math.inf
+        self._strikes = 0
+        self._cut_seq = self.last_seq
+        self._hold(now)
 
     # -- starting --------------------------------------------------------------------------
 
@@ -333,34 +365,36 @@ class Limiter(Prober):
 
         Start from one at a time, as slow as the request that got through, up to what was good.
         """
-        self._strikes = self._stretch = 0
-        credible = self._meter.accepted > CREDIBLE
-        known_c = max(self._prior_c, self._good_c) if credible else math.inf
-        known_r = self._prior_r
-        cycle = self._meter.end_cycle(now)
-        if self.starved >= LONG_SILENCE:
-            self._silences += 1
-            if self._silences >= 2 and cycle < math.inf:
-                # Silence again may be the rest of a window: serve its mean, and climb slowly.
-                known_r = min(known_r, cycle)
-                self._most_steps = 1
+        self._strikes = 0
+        self._held = (False, math.inf)
+        self._growth.know_nothing()
+        most, most_rate = self._outages.ended(
+            self.starved, cycle=self._rates.end_cycle(now), least=self.concurrency
+        )
+        if self._rates.accepted <= CREDIBLE:
+            most = math.inf
         self.starved = 0
         self._fresh = 1
-        self._mode = "start"
         self._start = SlowStart(
             self.minimum,
-            rate=1 / max(ticket.waited, self.latency),
-            most=known_c,
-            most_rate=known_r,
+            rate=1 / max(ticket.waited, self.latency, SHORTEST),
+            most=most,
+            most_rate=most_rate,
             since=self.last_seq,
         )
         self.rate = self._start.rate
-        self.concurrency = self._good_c = self.minimum
+        self.concurrency = self.minimum
 
-    def _grow(self, ticket: Ticket, latency: float, ceiling: float) -> None:
-        growing = self._start.accepted(ticket, latency, ceiling)
-        self.rate = self._start.rate
-        self.concurrency = self._good_c = max(self.minimum, self._start.concurrency)
+    def _grow(
+        self, start: SlowStart, ticket: Ticket, now: float, latency: float, ceiling: float
+    ) -> None:
+        growing = start.accepted(ticket, latency, ceiling)
+        self.rate = start.rate
+        self.concurrency = max(self.minimum, start.concurrency)
         if not growing:
-            self._good_r = self.rate
-            self._enter_hold()
+            self._start = None
+            self._by_rate = self.rate < math.inf
+            self._good = self.rate if self._by_rate else self.concurrency
+            self._hold(now)
+            if self._outages.in_turns:
+                self._growth.be_patient()

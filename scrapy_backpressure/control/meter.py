@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from scrapy_backpressure.control.pacer import Ticket
-
+ENOUGH = 8
+"""Accepts that give a rate."""
 CREDIBLE = 20
 """Accepts before an outage from which on what was good then is a ceiling after it."""
 
@@ -30,13 +30,19 @@ class RateMeter:
         """Measure from here."""
         self._marks.append((now, self.accepted, self._paused))
 
+    def forget(self, now: float) -> None:
+        """The limit has moved: what was measured before says nothing."""
+        self._marks.clear()
+        self.mark(now)
+
     def pause(self, seconds: float) -> None:
         """Nothing will be sent for so long."""
         self._paused += seconds
 
-    def rate(self, now: float) -> float:
-        """Per second since the last mark that lies at least 4 accepts back."""
+    def rate(self, now: float) -> tuple[float, bool]:
+        """Per second since the last mark at least 8 accepts back; whether no later one is."""
         rate = math.inf
+        last = True
         for at, count, paused in reversed(self._marks):
             accepts = self.accepted - count
             passed = now - at
@@ -44,9 +50,10 @@ class RateMeter:
             if running > 0:
                 # A pause may have saved up some requests for us, or not: the middle of both.
                 rate = (accepts + 0.5) / math.sqrt(running * passed)
-            if accepts >= 4:
-                break
-        return rate
+            if accepts >= ENOUGH:
+                return rate, last
+            last = False
+        return rate, False
 
     def begin_outage(self, now: float) -> None:
         """A refusal that an outage may follow."""
@@ -88,52 +95,8 @@ class LoadMeter:
 
     def refused(self, load: int) -> None:
         """The first of a round trip was refused."""
-        excess = (load - self._mean) / max(0.5, self._spread)
-        self.crowding += 0.5 * (excess - self.crowding)
+        self.crowding += 0.5 * (self.excess(load) - self.crowding)
 
-
-class Round:
-    """What was accepted since a hold, or a step of a probe, began."""
-
-    __slots__ = ("_latencies", "_loads", "accepts", "capped", "first_at", "paced", "seq", "tested")
-
-    def __init__(self, seq: int) -> None:
-        self.seq = seq
-        """Number of the last request sent before it began."""
-        self.accepts = 0
-        self.tested = 0
-        """Accepts that speak for what is being probed."""
-        self.first_at = 0.0
-        """When the first of those came."""
-        self.paced = 0
-        self.capped = 0
-        self._latencies = 0.0
-        self._loads = 0
-
-    def note(self, ticket: Ticket, latency: float) -> None:
-        """A request was accepted after ``latency`` seconds."""
-        self.accepts += 1
-        self.paced += ticket.paced
-        self.capped += ticket.at_cap
-        self._latencies += latency
-        self._loads += ticket.load
-
-    @property
-    def latency(self) -> float:
-        """Mean seconds; asked after the first accept only."""
-        return self._latencies / self.accepts
-
-    @property
-    def load(self) -> float:
-        """Mean requests in flight at send."""
-        return self._loads / self.accepts
-
-    @property
-    def mostly_paced(self) -> bool:
-        """Whether the rate cap held us back."""
-        return self.paced > 0.5 * self.accepts
-
-    def often_capped(self, concurrency: float) -> bool:
-        """Whether the concurrency cap did; requests that go in waves reach it once a wave."""
-        share = 0.25 if self.mostly_paced else min(0.25, 0.7 / concurrency)
-        return self.capped > share * self.accepts
+    def excess(self, load: int) -> float:
+        """By how many mean deviations this load exceeds the usual one."""
+        return (load - self._mean) / max(0.75, self._spread)

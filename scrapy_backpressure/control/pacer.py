@@ -16,6 +16,8 @@ SLACK_SHARE = 0.1
 """Share of an interval that a late wake-up may make up for."""
 SLACK = 0.005
 """Seconds that it may make up for at most."""
+STRICTEST = 4
+"""Times that this is halved at most."""
 
 
 class Ticket:
@@ -44,12 +46,14 @@ class Ticket:
 class Pacer:
     """When the next request is due, given the interval, which may change at any time."""
 
-    __slots__ = ("_base", "_sent_at", "_slack")
+    __slots__ = ("_base", "_sent_at", "_strict", "late")
 
     def __init__(self) -> None:
         self._base = -math.inf
         self._sent_at = -math.inf
-        self._slack = SLACK
+        self._strict = 0
+        self.late = 0.0
+        """Mean seconds by which the pace is slower than it is meant to be."""
 
     def due(self, interval: float) -> float:
         """When the next request may go, ``interval`` seconds after the last."""
@@ -62,15 +66,18 @@ class Pacer:
         late = now - due
         ticket.interval = interval
         ticket.paced = by_rate and late < max(SLACK_SHARE * interval, SLACK)
-        ticket.hurried = by_rate and now - self._sent_at < 0.97 * interval
+        ticket.hurried = now - self._sent_at < (0.97 if by_rate else 0.75) * interval
         ticket.waited = now - self._sent_at
         self._sent_at = now
         if not by_rate:
-            self._base = max(due, now - 0.5 * interval)
-        elif late <= min(SLACK_SHARE * interval, self._slack):
+            self._base = max(due, now - 0.5 * interval / 2**self._strict)
+        elif late <= min(SLACK_SHARE * interval, SLACK / 2**self._strict):
             self._base = due
+            self.late -= 0.05 * self.late
         else:
             self._base = now
+            if ticket.paced:
+                self.late += 0.05 * (late - self.late)
 
     def take_back(self, ticket: Ticket) -> None:
         """The request of this ticket was never sent."""
@@ -80,6 +87,7 @@ class Pacer:
         """Space the next request from ``now`` on."""
         self._base = max(self._base, now)
 
-    def be_stricter(self) -> None:
-        """A request that made up for lateness was refused."""
-        self._slack /= 2
+    def refused(self, ticket: Ticket) -> None:
+        """If it is those that made up for lateness that are refused, make up for less."""
+        step = 1 if ticket.hurried else -1
+        self._strict = min(STRICTEST, max(0, self._strict + step))

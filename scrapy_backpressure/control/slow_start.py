@@ -9,16 +9,25 @@ from __future__ import annotations
 
 import math
 
-from scrapy_backpressure.control.meter import Round
 from scrapy_backpressure.control.pacer import Ticket
-from scrapy_backpressure.control.probing import ROOM
+from scrapy_backpressure.control.queueing import QueueSense
 
 FAST_UNTIL = 16.0
 """Concurrency up to which every accept adds one, and above which it adds half of one."""
-QUEUE_LATENCY = 1.5
-"""Times the first latency at which the site is taken to queue what it is sent."""
+ROOM = 1.5
+"""Times what a rate needs in flight that concurrency leaves to it."""
 FIRST_RATE = 2.0
 """Requests per second with which a lane tries again after an outage, at least."""
+
+
+def served_at_once(load: int, *, exact: bool) -> float:
+    """How many at once a site serves that refused a request with ``load`` in flight.
+
+    A tenth less, because answers on their way make it seem to bear more than it does; but no
+    more than that, because requests sent together may have overtaken each other. One less where
+    it has to be ``exact``, or the load is small.
+    """
+    return load - 1 if exact or load <= 5 else 0.9 * load
 
 
 class SlowStart:
@@ -29,13 +38,10 @@ class SlowStart:
     """
 
     __slots__ = (
-        "_first_latency",
-        "_last_peak",
-        "_level",
         "_most",
         "_most_rate",
         "_peak",
-        "_round",
+        "_queue",
         "_since",
         "concurrency",
         "proven_rate",
@@ -58,16 +64,13 @@ class SlowStart:
         self._most = most
         self._most_rate = most_rate
         self._since = since
-        self._level = concurrency
-        self._round = Round(0)
-        self._first_latency = 0.0
-        self._peak = self._last_peak = 0
+        self._peak = 0.0
+        self._queue = QueueSense(concurrency)
 
     def accepted(self, ticket: Ticket, latency: float, ceiling: float) -> bool:
         """Grow; False when growing has stopped to help and this phase is over."""
-        self._peak = max(self._peak, ticket.load)
-        in_use = max(self._peak, self._last_peak) > 0.5 * self.concurrency
-        if in_use and self.concurrency < ceiling:
+        self._peak = max(ticket.load, 0.9 * self._peak)
+        if self._peak >= 0.5 * self.concurrency and self.concurrency < ceiling:
             step = 1.0 if self.concurrency < FAST_UNTIL else 0.5
             self.concurrency = min(ceiling, self._most, self.concurrency + step)
         if self.rate < math.inf and ticket.seq > self._since:
@@ -77,18 +80,10 @@ class SlowStart:
             return False
         if self.concurrency >= self._most and self.rate >= self._most_rate:
             return False
-        self._round.note(ticket, latency)
-        if self._round.accepts < max(4.0, self._level):
-            return True
-        mean = self._round.latency
-        first = self._first_latency = min(mean, self._first_latency or mean)
-        if mean > QUEUE_LATENCY * first:
-            self.concurrency *= first / mean
-            return False
-        self._level = self.concurrency
-        self._last_peak, self._peak = self._peak, 0
-        self._round = Round(0)
-        return True
+        unqueued = self._queue.accepted(ticket.load, latency)
+        if unqueued is not None:
+            self.concurrency = min(unqueued, self.concurrency)
+        return unqueued is None
 
     def crowded(self, concurrency: float) -> None:
         """More than so many at once were refused: go on growing in rate alone."""

@@ -1,12 +1,10 @@
-"""The breaker, and the test for failures that are throttling in disguise."""
+"""The breaker: when nothing may be sent to a site that only fails."""
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
-from scrapy_backpressure.control.breaker import Breaker, FailureSense, Move
+from scrapy_backpressure.control.breaker import Breaker
 
 
 def fail(breaker: Breaker, times: int, *, start: float = 0.0, answered: bool = False) -> float:
@@ -68,6 +66,15 @@ def test_answers_older_than_the_window_do_not_count() -> None:
         breaker.succeeded(sent_at=40.0, now=40.1 + i)
     breaker.failed(sent_at=46.0, now=46.1)
     assert not breaker.is_open
+
+
+def test_only_the_latest_of_very_many_answers_count() -> None:
+    breaker = Breaker()
+    for i in range(1000):  # a fast lane: all within the window
+        breaker.succeeded(sent_at=0.0, now=i / 1000)
+    for i in range(128):
+        breaker.failed(sent_at=0.0, now=1.0 + i / 1000)
+    assert breaker.is_open
 
 
 def test_failures_that_may_be_throttling_do_not_count_in_the_share() -> None:
@@ -135,10 +142,50 @@ def test_the_wait_never_passes_five_minutes() -> None:
     assert breaker.ready_at(now) - now == pytest.approx(300.0)
 
 
+def test_late_successes_of_older_requests_do_not_close_it() -> None:
+    breaker = opened()
+    for _ in range(3):
+        breaker.succeeded(sent_at=-1.0, now=4.0)
+    assert breaker.is_open
+
+
+def test_a_failed_probe_starts_the_count_of_good_ones_anew() -> None:
+    breaker = opened()
+    for now in (6.0, 7.0):
+        breaker.sent(now)
+        breaker.succeeded(sent_at=now, now=now + 0.1)
+    breaker.sent(8.0)
+    breaker.failed(sent_at=8.0, now=8.1)
+    breaker.succeeded(sent_at=20.0, now=20.1)
+    assert breaker.is_open
+
+
+def test_the_wait_is_short_again_after_it_closed() -> None:
+    breaker = opened()
+    breaker.failed(sent_at=6.0, now=6.1)
+    for now in (20.0, 21.0, 22.0):
+        breaker.succeeded(sent_at=now, now=now + 0.1)
+    now = fail(breaker, 5, start=30.0)
+    assert breaker.ready_at(now) == pytest.approx(now + 5.0)
+
+
+def test_a_request_that_is_sent_while_it_is_open_is_no_probe() -> None:
+    breaker = opened()
+    breaker.sent(1.0)
+    assert breaker.ready_at(5.5) == 5.5
+
+
 def test_late_failures_of_older_requests_do_not_lengthen_the_wait() -> None:
     breaker = opened()
     breaker.failed(sent_at=-1.0, now=4.0)
     assert breaker.ready_at(4.5) == pytest.approx(5.0)
+
+
+def test_failures_from_before_what_is_overlooked_say_nothing() -> None:
+    breaker = Breaker()
+    breaker.overlook(1000.0)
+    fail(breaker, 20)
+    assert not breaker.is_open
 
 
 # -- answers that are errors -------------------------------------------------------------------
@@ -183,72 +230,3 @@ def test_one_success_ends_a_row_of_errors() -> None:
     breaker.sent(now)
     breaker.succeeded(sent_at=now, now=now + 0.1)
     assert not breaker.is_open
-
-
-# -- FailureSense ------------------------------------------------------------------------------
-
-
-class Feed:
-    """Feeds answers to a sense, each of a request sent just before."""
-
-    def __init__(self, *, at_floor: bool = False) -> None:
-        self.sense = FailureSense()
-        self.at_floor = at_floor
-        self.seq = 0
-
-    def answer(self, *, failed: bool) -> Move:
-        self.seq += 1
-        return self.sense.judge(self.seq, failed=failed, last_seq=self.seq, at_floor=self.at_floor)
-
-    def answers(self, pattern: str) -> list[Move]:
-        """``x`` failed, ``.`` did not."""
-        return [self.answer(failed=mark == "x") for mark in pattern]
-
-
-def test_one_failure_in_twenty_is_no_reason_to_cut() -> None:
-    rng = random.Random(1)
-    feed = Feed()
-    moves = {feed.answer(failed=rng.random() < 0.05) for _ in range(2000)}
-    assert moves == {Move.NOTHING}
-
-
-def test_many_failures_at_once_order_a_cut() -> None:
-    assert Move.CUT in Feed().answers("........xxxxxxxx")
-
-
-def test_failures_that_a_cut_ends_are_throttling() -> None:
-    feed = Feed()
-    feed.answers("........xxxxxxxx" + "." * 12)
-    assert feed.sense.throttling
-
-
-def test_a_failure_of_a_throttling_site_is_a_refusal() -> None:
-    feed = Feed()
-    feed.answers("........xxxxxxxx" + "." * 12)
-    assert feed.answer(failed=True) is Move.REFUSED
-
-
-def test_failures_that_go_on_after_a_cut_order_a_deeper_one() -> None:
-    feed = Feed()
-    feed.answers("........")
-    moves = feed.answers("x" * 20)
-    assert Move.HALVE in moves
-
-
-def test_failures_that_no_cut_ends_take_the_cuts_back() -> None:
-    feed = Feed(at_floor=True)
-    feed.answers("........")
-    assert Move.RESTORE in feed.answers("x" * 20)
-
-
-def test_a_share_found_to_be_normal_orders_no_further_cut() -> None:
-    feed = Feed(at_floor=True)
-    feed.answers("." * 8 + "x." * 20)
-    assert Move.CUT not in feed.answers("x." * 200)
-
-
-def test_steady_failures_under_a_low_load_end_the_suspicion() -> None:
-    feed = Feed()
-    feed.answers("........xxxxxxxx" + "." * 12)
-    feed.answers(("." * 15 + "x") * 40)
-    assert not feed.sense.throttling

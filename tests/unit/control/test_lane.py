@@ -7,48 +7,18 @@ import random
 
 import pytest
 
-from scrapy_backpressure.control.lane import Lane, Ticket
-from scrapy_backpressure.control.outcome import Outcome, Quota, Verdict
-
-ACCEPTED = Verdict(Outcome.ACCEPTED)
-THROTTLED = Verdict(Outcome.THROTTLED, "429")
-FAILED = Verdict(Outcome.FAILED, "503")
-SILENT = Verdict(Outcome.FAILED, "TimeoutError", answered=False)
-
-
-def make(*, ceiling: int = 64, start: float = 4, now: float = 0.0, seed: int = 1) -> Lane:
-    return Lane(ceiling=ceiling, start=start, now=now, rng=random.Random(seed))
-
-
-def fill(lane: Lane, now: float) -> list[Ticket]:
-    """Send what the lane lets go at this moment."""
-    tickets = []
-    while lane.ready_at(now) <= now:
-        tickets.append(lane.sent(now))
-    return tickets
-
-
-def pour(lane: Lane, now: float, seconds: float = 5.0) -> list[Ticket]:
-    """Send what the lane lets go in the next seconds, while nothing is answered."""
-    tickets = []
-    until = now + seconds
-    while (at := lane.ready_at(now)) <= until:
-        now = max(now, at)
-        tickets.append(lane.sent(now))
-    return tickets
-
-
-def finish(lane: Lane, ticket: Ticket, now: float, verdict: Verdict = ACCEPTED) -> None:
-    lane.finished(ticket, now, verdict, latency=now - ticket.sent_at)
-
-
-def exchange(lane: Lane, now: float, verdict: Verdict = ACCEPTED) -> float:
-    """One request, answered a tenth of a second after it was sent; the time afterwards."""
-    now = max(now, lane.ready_at(now))
-    ticket = lane.sent(now)
-    finish(lane, ticket, now + 0.1, verdict)
-    return now + 0.1
-
+from scrapy_backpressure.control.lane import Lane
+from scrapy_backpressure.control.outcome import Outcome
+from tests.unit.control.lanes import (
+    FAILED,
+    THROTTLED,
+    exchange,
+    exchanges,
+    fill,
+    finish,
+    make,
+    pour,
+)
 
 # -- places ------------------------------------------------------------------------------------
 
@@ -61,6 +31,12 @@ def test_a_full_lane_waits_for_one_in_flight() -> None:
     lane = make()
     fill(lane, 0.0)
     assert lane.ready_at(0.0) == math.inf
+
+
+def test_a_lane_at_its_ceiling_waits_for_nothing_else() -> None:
+    lane = make(ceiling=4)
+    fill(lane, 0.0)
+    assert lane.ready_at(1000.0) == math.inf
 
 
 def test_never_starts_above_the_ceiling() -> None:
@@ -118,8 +94,7 @@ def test_cancelling_after_the_answer_changes_nothing() -> None:
 
 def test_cancelling_gives_the_pace_back() -> None:
     lane = make()
-    for _ in range(3):
-        exchange(lane, 0.0, THROTTLED)
+    exchanges(lane, 3, THROTTLED)
     now = exchange(lane, 20.0)
     due = lane.ready_at(now)
     lane.cancel(lane.sent(due), due)
@@ -130,7 +105,30 @@ def test_many_cancelled_requests_teach_nothing() -> None:
     lane = make()
     for _ in range(50):
         lane.cancel(lane.sent(0.0), 0.0)
-    assert lane.concurrency == 4
+    assert (lane.concurrency, lane.rate, lane.found_limit) == (4, math.inf, False)
+
+
+def test_a_refusal_is_a_found_limit() -> None:
+    lane = make()
+    exchange(lane, 0.0, THROTTLED)
+    assert lane.found_limit
+
+
+def test_a_lane_without_a_limit_has_nothing_to_tell_the_next() -> None:
+    lane = make()
+    exchanges(lane, 10)
+    assert lane.learned is None
+
+
+def test_a_lane_tells_the_next_what_it_learned() -> None:
+    lane = make(start=8)
+    finish(lane, fill(lane, 0.0)[-1], 0.1, THROTTLED)
+    assert lane.learned == pytest.approx((False, lane.concurrency), rel=0.02)
+
+
+def test_a_lane_starts_with_what_an_earlier_one_learned() -> None:
+    lane = Lane(ceiling=64, now=0.0, rng=random.Random(1), seen=(False, 12.0))
+    assert len(fill(lane, 0.0)) == 12
 
 
 # -- pauses ------------------------------------------------------------------------------------
@@ -138,54 +136,82 @@ def test_many_cancelled_requests_teach_nothing() -> None:
 
 def test_is_not_ready_before_the_pause_asked_for_ended() -> None:
     lane = make()
-    ticket = lane.sent(0.0)
-    finish(lane, ticket, 0.1, Verdict(Outcome.THROTTLED, "429", 2.0))
+    finish(lane, lane.sent(0.0), 0.1, THROTTLED, pause=2.0)
     assert lane.ready_at(0.2) >= 2.1
 
 
 def test_resumes_a_hair_after_the_pause_asked_for() -> None:
     lane = make()
-    ticket = lane.sent(0.0)
-    finish(lane, ticket, 0.1, Verdict(Outcome.THROTTLED, "429", 2.0))
+    finish(lane, lane.sent(0.0), 0.1, THROTTLED, pause=2.0)
     assert lane.paused_until <= 2.15
 
 
 def test_no_pause_is_told_as_zero() -> None:
-    assert make().paused_until == 0.0
+    assert (make().paused_until, make().closed_until) == (0.0, 0.0)
+
+
+def test_a_pause_closes_the_lane() -> None:
+    lane = make()
+    finish(lane, lane.sent(0.0), 0.1, THROTTLED, pause=2.0)
+    assert lane.closed_until == lane.paused_until
 
 
 def test_a_shorter_pause_does_not_cut_a_longer_one_short() -> None:
     lane = make()
     first, second, *_ = fill(lane, 0.0)
-    finish(lane, first, 0.1, Verdict(Outcome.THROTTLED, "429", 10.0))
-    finish(lane, second, 0.2, Verdict(Outcome.THROTTLED, "429", 1.0))
+    finish(lane, first, 0.1, THROTTLED, pause=10.0)
+    finish(lane, second, 0.2, THROTTLED, pause=1.0)
     assert lane.paused_until >= 10.1
 
 
 def test_a_pause_asked_for_wins_over_the_own_estimate() -> None:
     lane = make()
-    now = 0.0
-    for _ in range(6):  # the own pauses have grown to many seconds
-        now = exchange(lane, now, THROTTLED)
-    now = max(now, lane.paused_until)
-    ticket = lane.sent(now)
-    finish(lane, ticket, now + 0.1, Verdict(Outcome.THROTTLED, "429", 1.0))
+    exchanges(lane, 6, THROTTLED)  # the own pauses have grown to many seconds
+    now = lane.paused_until
+    finish(lane, lane.sent(now), now + 0.1, THROTTLED, pause=1.0)
     assert lane.paused_until <= now + 1.2
 
 
 def test_an_accepted_answer_may_ask_for_a_pause_too() -> None:
     lane = make()
-    ticket = lane.sent(0.0)
-    finish(lane, ticket, 0.1, Verdict(Outcome.ACCEPTED, "", 3.0))
+    finish(lane, lane.sent(0.0), 0.1, pause=3.0)
     assert lane.ready_at(0.2) >= 3.1
 
 
-def test_one_request_goes_first_after_a_pause() -> None:
+def after_a_pause() -> tuple[Lane, float]:
+    """A lane whose four requests were accepted, the last of them with a pause."""
     lane = make()
-    tickets = fill(lane, 0.0)
-    for ticket in tickets:
-        finish(lane, ticket, 0.1, Verdict(Outcome.THROTTLED, "429", 2.0))
-    assert len(fill(lane, lane.paused_until)) == 1
+    *others, last = fill(lane, 0.0)
+    for ticket in others:
+        finish(lane, ticket, 0.1)
+    finish(lane, last, 0.1, pause=2.0)
+    return lane, lane.paused_until
+
+
+def test_one_request_goes_first_after_a_pause() -> None:
+    lane, now = after_a_pause()
+    assert len(pour(lane, now, 1.0)) == 1
+
+
+def test_each_accept_after_a_pause_lets_one_more_go() -> None:
+    lane, now = after_a_pause()
+    now = exchange(lane, now)
+    assert len(pour(lane, now, 1.0)) == 2
+
+
+def test_enough_accepts_after_a_pause_end_the_caution() -> None:
+    lane, now = after_a_pause()
+    now = exchanges(lane, 20, now=now)
+    assert len(pour(lane, now, 1.0)) == round(lane.concurrency)
+
+
+def test_answers_from_before_a_pause_do_not_end_the_caution_after_it() -> None:
+    lane = make()
+    first, *others = fill(lane, 0.0)
+    finish(lane, first, 0.1, THROTTLED, pause=2.0)
+    for ticket in others:
+        finish(lane, ticket, 2.2)
+    assert len(pour(lane, 2.3, 1.0)) == 1
 
 
 def test_own_pauses_grow_while_nothing_is_accepted() -> None:
@@ -199,9 +225,7 @@ def test_own_pauses_grow_while_nothing_is_accepted() -> None:
 
 def test_own_pauses_never_pass_a_minute_by_more_than_the_jitter() -> None:
     lane = make()
-    now = 0.0
-    for _ in range(20):
-        now = exchange(lane, now, THROTTLED)
+    now = exchanges(lane, 20, THROTTLED)
     assert lane.paused_until - now <= 66.0
 
 
@@ -209,142 +233,25 @@ def test_a_block_pauses_though_others_are_accepted() -> None:
     lane = make()
     first, second, *_ = fill(lane, 0.0)
     finish(lane, first, 0.1)
-    finish(lane, second, 0.1, Verdict(Outcome.BLOCKED, "captcha"))
+    finish(lane, second, 0.1, Outcome.BLOCKED)
     assert lane.ready_at(0.1) > 0.1
+
+
+def test_blocks_that_go_on_pause_ever_longer() -> None:
+    lane = make()
+    now, gaps = 0.0, []
+    for _ in range(5):
+        now = exchange(lane, now, Outcome.BLOCKED)
+        gaps.append(lane.paused_until - now)
+    assert gaps[4] > gaps[3] > gaps[2]
 
 
 def test_five_blocks_at_once_make_one_pause() -> None:
     one, five = make(start=8), make(start=8)
     for lane, blocks in ((one, 1), (five, 5)):
         for ticket in fill(lane, 0.0)[:blocks]:
-            finish(lane, ticket, 0.1, Verdict(Outcome.BLOCKED, "captcha"))
+            finish(lane, ticket, 0.1, Outcome.BLOCKED)
     assert five.paused_until == one.paused_until
-
-
-# -- quotas ------------------------------------------------------------------------------------
-
-
-def answer_with(lane: Lane, quota: Quota, now: float = 0.1) -> None:
-    ticket = lane.sent(now - 0.1)
-    finish(lane, ticket, now, Verdict(Outcome.ACCEPTED, "", None, quota))
-
-
-def test_a_used_up_quota_waits_for_its_reset() -> None:
-    lane = make()
-    answer_with(lane, Quota(limit=100, remaining=0, reset=30))
-    assert lane.ready_at(1.0) >= 30.1
-
-
-def test_a_quota_lets_no_more_than_it_leaves_go_out() -> None:
-    lane = make(start=8)
-    answer_with(lane, Quota(remaining=3, reset=30))
-    assert len(pour(lane, 1.0)) == 3
-
-
-def test_what_is_left_of_a_low_quota_is_spread_over_the_time_left() -> None:
-    lane = make()
-    answer_with(lane, Quota(limit=100, remaining=10, reset=30))
-    lane.sent(1.0)
-    assert lane.ready_at(1.1) > 3.0
-
-
-def test_a_used_up_quota_closes_the_lane_until_its_reset() -> None:
-    lane = make()
-    answer_with(lane, Quota(limit=100, remaining=0, reset=86400), now=0.1)
-    assert lane.closed_until == pytest.approx(86400, abs=1)
-
-
-def test_a_quota_that_leaves_enough_closes_nothing() -> None:
-    lane = make()
-    answer_with(lane, Quota(limit=100, remaining=90, reset=86400), now=0.1)
-    assert lane.closed_until <= 0.1
-
-
-def test_a_quota_is_forgotten_after_its_reset() -> None:
-    lane = make()
-    answer_with(lane, Quota(limit=100, remaining=0, reset=30))
-    assert lane.ready_at(31.0) == 31.0
-
-
-def test_a_quota_of_concurrency_is_kept() -> None:
-    lane = make(start=8)
-    answer_with(lane, Quota(concurrency=2))
-    assert len(pour(lane, 1.0)) == 2
-
-
-def test_a_refusal_counts_though_the_quota_says_there_is_room() -> None:
-    lane = make(start=8)
-    tickets = fill(lane, 0.0)
-    quota = Quota(limit=100, remaining=90, reset=30)
-    finish(lane, tickets[5], 0.1, Verdict(Outcome.THROTTLED, "429", None, quota))
-    assert lane.concurrency < 8
-
-
-# -- failures ----------------------------------------------------------------------------------
-
-
-def test_five_failures_in_a_row_open_the_breaker() -> None:
-    lane = make()
-    now = 0.0
-    for _ in range(5):
-        now = exchange(lane, now, SILENT)
-    assert lane.breaker_open
-
-
-def test_failures_of_the_proxy_open_the_breaker() -> None:
-    lane = make()
-    now = 0.0
-    for _ in range(5):
-        now = exchange(lane, now, Verdict(Outcome.PROXY_FAILED, "407"))
-    assert lane.breaker_open
-
-
-def test_throttling_never_opens_the_breaker() -> None:
-    lane = make()
-    now = 0.0
-    for _ in range(30):
-        now = exchange(lane, now, THROTTLED)
-    assert not lane.breaker_open
-
-
-def test_an_open_breaker_lets_nothing_go() -> None:
-    lane = make()
-    now = 0.0
-    for _ in range(5):
-        now = exchange(lane, now, SILENT)
-    assert lane.ready_at(now) >= now + 4.9
-
-
-def test_failures_of_the_proxy_do_not_slow_the_lane() -> None:
-    lane = make(start=8)
-    for ticket in fill(lane, 0.0)[:4]:
-        finish(lane, ticket, 0.1, Verdict(Outcome.PROXY_FAILED, "407"))
-    assert lane.concurrency == 8
-
-
-def test_random_failures_do_not_slow_the_lane() -> None:
-    lane, rng, now = make(), random.Random(7), 0.0
-    for _ in range(200):
-        tickets = pour(lane, now, 0.1)
-        now += 0.1
-        for ticket in tickets:
-            finish(
-                lane, ticket, max(now, ticket.sent_at), FAILED if rng.random() < 0.05 else ACCEPTED
-            )
-    assert lane.concurrency == 64
-
-
-def test_a_site_that_throttles_with_bare_failures_is_followed() -> None:
-    lane, now, refused, sent = make(), 0.0, 0, 0
-    for step in range(300):
-        tickets = fill(lane, now)
-        now = max(now, lane.ready_at(now)) if not tickets else now + 0.1
-        for place, ticket in enumerate(tickets):
-            bad = place >= 6
-            refused += bad and step > 100
-            sent += step > 100
-            finish(lane, ticket, now, FAILED if bad else ACCEPTED)
-    assert refused < 0.03 * sent
 
 
 # -- stalled_for -------------------------------------------------------------------------------
@@ -371,7 +278,7 @@ def test_stalls_count_from_the_last_good_answer() -> None:
 def test_a_neutral_answer_ends_a_stall() -> None:
     lane = make()
     now = exchange(lane, 0.0, FAILED)
-    exchange(lane, now, Verdict(Outcome.NEUTRAL, "404"))
+    exchange(lane, now, Outcome.NEUTRAL)
     assert lane.stalled_for == 0.0
 
 
@@ -381,48 +288,3 @@ def test_time_in_which_nothing_was_asked_is_no_stall() -> None:
     before = lane.stalled_for
     lane.ready_at(now + 1800.0)
     assert lane.stalled_for == before
-
-
-# -- silence -----------------------------------------------------------------------------------
-
-LOST = Verdict(Outcome.FAILED, "TimeoutError", answered=False)
-
-
-def test_a_lane_whose_requests_hang_takes_no_more() -> None:
-    lane = make(start=4)
-    lane.sent(0.0)
-    assert lane.ready_at(3.0) == math.inf
-
-
-def test_an_answer_ends_the_hanging() -> None:
-    lane = make(start=4)
-    first = lane.sent(0.0)
-    lane.sent(0.0)
-    finish(lane, first, 3.0)
-    assert lane.ready_at(4.0) < math.inf
-
-
-def test_a_lane_without_answers_sends_no_more_than_at_the_start() -> None:
-    lane = make(start=4)
-    now = 0.0
-    for _ in range(40):
-        now = exchange(lane, now)
-        for ticket in fill(lane, now):
-            finish(lane, ticket, now + 0.1)
-    for ticket in fill(lane, now)[:3]:
-        finish(lane, ticket, now + 0.1, LOST)
-    pour(lane, now + 0.2, 1.0)
-    assert lane.in_flight <= 4
-
-
-def test_the_lane_starts_anew_when_the_breaker_closes() -> None:
-    lane = make(start=4)
-    now = 0.0
-    for _ in range(5):
-        now = exchange(lane, now, FAILED)
-    for _ in range(3):
-        now = exchange(lane, now)
-    assert not lane.breaker_open
-    for _ in range(30):
-        now = exchange(lane, now)
-    assert lane.rate == math.inf

@@ -59,7 +59,10 @@ class Story:
         elif live:
             ticket = live.pop(pick % len(live))
             if action == "finish":
-                lane.finished(ticket, self.now, verdict, latency=self.now - ticket.sent_at)
+                latency = self.now - ticket.sent_at
+                outcome = lane.finished(ticket, self.now, verdict, latency=latency)
+                of_load = verdict.outcome is Outcome.FAILED and outcome is Outcome.THROTTLED
+                assert outcome is verdict.outcome or of_load
             else:
                 lane.cancel(ticket, self.now)
         assert lane.in_flight == len(live)

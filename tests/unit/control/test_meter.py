@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from scrapy_backpressure.control.meter import LoadMeter, RateMeter
+from scrapy_backpressure.control.meter import CREDIBLE, LoadMeter, RateMeter
 
 
 def test_the_rate_is_measured_since_the_last_mark() -> None:
@@ -12,36 +14,115 @@ def test_the_rate_is_measured_since_the_last_mark() -> None:
     meter.accepted = 100
     meter.mark(10.0)
     meter.accepted = 150
-    assert meter.rate(20.0) == pytest.approx(5.05)
+    assert meter.rate(20.0) == pytest.approx((5.05, True))
 
 
 def test_a_mark_too_few_accepts_ago_is_passed_over() -> None:
     meter = RateMeter(0.0)
     meter.accepted = 100
     meter.mark(10.0)
-    assert meter.rate(10.001) == pytest.approx(10.05, rel=0.01)
+    assert meter.rate(10.001) == pytest.approx((10.05, False), rel=0.01)
+
+
+def test_too_few_accepts_in_all_give_a_rate_that_is_no_more_than_a_guess() -> None:
+    meter = RateMeter(0.0)
+    meter.accepted = 3
+    assert meter.rate(7.0) == pytest.approx((0.5, False))
+
+
+def test_no_time_gives_no_rate() -> None:
+    assert RateMeter(5.0).rate(5.0) == (math.inf, False)
 
 
 def test_half_of_a_pause_counts_as_time() -> None:
     meter = RateMeter(0.0)
     meter.pause(9.0)
     meter.accepted = 12
-    assert meter.rate(12.0) == pytest.approx(12.5 / 6.0)
+    assert meter.rate(12.0) == pytest.approx((12.5 / 6.0, True))
+
+
+def test_a_pause_before_the_mark_does_not_count() -> None:
+    meter = RateMeter(0.0)
+    meter.pause(9.0)
+    meter.mark(10.0)
+    meter.accepted = 12
+    assert meter.rate(15.0) == pytest.approx((2.5, True))
+
+
+def test_a_time_that_was_one_pause_gives_no_rate() -> None:
+    meter = RateMeter(0.0)
+    meter.pause(20.0)
+    meter.accepted = 12
+    assert meter.rate(12.0) == (math.inf, True)
+
+
+def test_what_was_before_the_limit_moved_is_forgotten() -> None:
+    meter = RateMeter(0.0)
+    meter.accepted = 100
+    meter.forget(10.0)
+    meter.accepted = 103
+    assert meter.rate(11.0) == pytest.approx((3.5, False))
+
+
+def test_the_rate_since_an_outage_may_have_begun() -> None:
+    meter = RateMeter(0.0)
+    meter.accepted = 10
+    meter.begin_outage(5.0)
+    meter.accepted = 13
+    assert meter.rate_since_outage(11.0) == pytest.approx(0.5)
+
+
+def test_an_outage_that_just_began_gives_no_rate() -> None:
+    meter = RateMeter(0.0)
+    meter.begin_outage(5.0)
+    assert meter.rate_since_outage(5.0) == math.inf
+
+
+def test_a_cycle_gives_the_mean_of_service_and_outage() -> None:
+    meter = RateMeter(0.0)
+    meter.accepted = 10
+    meter.end_cycle(50.0)
+    meter.accepted = 110
+    assert meter.end_cycle(150.0) == pytest.approx(1.0)
+
+
+def test_a_cycle_with_few_accepts_says_nothing() -> None:
+    meter = RateMeter(0.0)
+    meter.accepted = CREDIBLE
+    assert meter.end_cycle(60.0) == math.inf
+
+
+def test_the_end_of_an_outage_is_a_mark() -> None:
+    meter = RateMeter(0.0)
+    meter.end_cycle(60.0)
+    meter.accepted = 10
+    assert meter.rate(70.0) == pytest.approx((1.05, True))
+
+
+def crowding(load: int) -> float:
+    """After refusals at this load, where 3 to 5 are usual."""
+    meter = LoadMeter()
+    for _ in range(5):
+        for usual in (3, 4, 5) * 20:
+            meter.accepted(usual)
+        meter.refused(load)
+    return meter.crowding
 
 
 def test_refusals_at_the_usual_load_do_not_speak_for_concurrency() -> None:
-    meter = LoadMeter()
-    for _ in range(5):
-        for load in (3, 4, 5) * 20:
-            meter.accepted(load)
-        meter.refused(4)
-    assert abs(meter.crowding) < 0.5
+    assert abs(crowding(4)) < 0.5
 
 
 def test_refusals_above_the_usual_load_speak_for_concurrency() -> None:
+    assert crowding(7) > 2
+
+
+def test_refusals_below_the_usual_load_speak_against_it() -> None:
+    assert crowding(1) < -2
+
+
+def test_an_unusual_load_is_told_in_deviations() -> None:
     meter = LoadMeter()
-    for _ in range(5):
-        for load in (3, 4, 5) * 20:
-            meter.accepted(load)
-        meter.refused(7)
-    assert meter.crowding > 2
+    for _ in range(200):
+        meter.accepted(4)
+    assert meter.excess(7) == pytest.approx(4.0, rel=0.01)

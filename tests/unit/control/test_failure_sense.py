@@ -1,0 +1,338 @@
+"""Failures that are throttling in disguise."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_backpressure.control.failure_sense import ENOUGH, LONG, TELLING, FailureSense, Move
+
+BAD_START = "........" + "xxxxxxxx"
+"""A site that served well and then fails: a trial begins."""
+
+
+LOAD = 10.0
+"""Requests per second that are allowed, unless told otherwise."""
+LESS = 0.4 * LOAD
+
+
+class Feed:
+    """Feeds answers to a sense, each of a request sent just before."""
+
+    def __init__(self, before: str = "") -> None:
+        self.sense = FailureSense()
+        self.seq = 0
+        self.answers(before)
+
+    def answer(self, *, failed: bool, load: float = LOAD) -> Move:
+        self.seq += 1
+        return self.sense.judge(self.seq, failed=failed, last_seq=self.seq, load=load)
+
+    def answers(self, marks: str, load: float = LOAD) -> list[Move]:
+        """``x`` failed, ``.`` did not."""
+        return [self.answer(failed=mark == "x", load=load) for mark in marks]
+
+    def late(self, *, failed: bool) -> Move:
+        """An answer to the very first request."""
+        return self.sense.judge(1, failed=failed, last_seq=self.seq, load=LOAD)
+
+    def begin_trial(self) -> Feed:
+        """Feed as many failures as it takes."""
+        for _ in range(20):
+            if self.answer(failed=True) is Move.TRIAL:
+                return self
+        raise AssertionError
+
+
+# -- is it more than usual? --------------------------------------------------------------------
+
+
+def test_a_fresh_site_is_not_suspicious() -> None:
+    assert not Feed().sense.suspicious
+
+
+def test_one_failure_in_twenty_is_no_reason_for_a_trial() -> None:
+    rng, feed = random.Random(1), Feed()
+    moves = {feed.answer(failed=rng.random() < 0.05) for _ in range(2000)}
+    assert moves == {Move.NOTHING}
+
+
+def test_many_failures_at_once_are_tried() -> None:
+    assert Move.TRIAL in Feed().answers(BAD_START)
+
+
+def test_a_few_failures_among_many_answers_are_not_tried() -> None:
+    assert Move.TRIAL not in Feed().answers("........xxx.........")
+
+
+def test_a_success_never_begins_a_trial() -> None:
+    feed = Feed("........")
+    while not feed.sense.suspicious:
+        last = feed.answer(failed=True)
+    assert last is Move.TRIAL
+
+
+def test_two_failures_are_enough_where_nothing_was_ever_served() -> None:
+    assert Feed().answers("xx") == [Move.NOTHING, Move.TRIAL]
+
+
+def test_two_failures_are_not_enough_where_something_was_served() -> None:
+    assert Feed().answers(".xx")[-1] is Move.NOTHING
+
+
+def test_failures_become_usual_where_they_are_steady() -> None:
+    assert Move.TRIAL not in Feed("...x" * 100).answers(BAD_START)
+
+
+def test_during_a_trial_a_failure_counts_as_a_refusal() -> None:
+    assert Feed("........").begin_trial().answer(failed=True) is Move.REFUSED
+
+
+def test_during_a_trial_an_answer_changes_nothing() -> None:
+    assert Feed("........").begin_trial().answer(failed=False) is Move.NOTHING
+
+
+def test_answers_to_requests_from_before_the_trial_do_not_count_in_it() -> None:
+    feed = Feed("........").begin_trial()
+    for _ in range(10 * TELLING):
+        feed.late(failed=False)
+    assert feed.sense.suspicious
+
+
+def test_late_failures_from_before_the_trial_are_refusals_too() -> None:
+    feed = Feed("........").begin_trial()
+    assert feed.late(failed=True) is Move.REFUSED
+
+
+def test_a_failure_at_a_load_that_tells_enough_is_no_refusal() -> None:
+    feed = Feed("........").begin_trial()
+    assert feed.answer(failed=True, load=0.9 * ENOUGH * LOAD) is Move.NOTHING
+
+
+def test_failures_among_what_is_served_are_likely_throttling() -> None:
+    assert Feed("........").begin_trial().sense.likely
+
+
+def test_failures_right_after_much_was_served_are_likely_throttling() -> None:
+    assert Feed("." * 20).begin_trial().sense.likely
+
+
+def test_failures_of_a_site_that_never_served_are_likely_its_own() -> None:
+    assert not Feed().begin_trial().sense.likely
+
+
+def test_failures_of_a_site_that_serves_some_again_are_likely_throttling() -> None:
+    feed = Feed().begin_trial()
+    feed.answers(".x")
+    assert feed.sense.likely
+
+
+# -- do failures follow our load? --------------------------------------------------------------
+
+
+def throttled() -> Feed:
+    """A site of which more than half failed until less was sent."""
+    feed = Feed(".").begin_trial()
+    feed.answers("." * TELLING)
+    return feed
+
+
+def test_failures_of_most_that_end_with_the_load_are_throttling() -> None:
+    assert throttled().sense.throttling
+
+
+def test_a_failure_of_a_throttling_site_is_a_refusal() -> None:
+    assert throttled().answer(failed=True) is Move.REFUSED
+
+
+def test_an_answer_of_a_throttling_site_is_none() -> None:
+    assert throttled().answer(failed=False) is Move.NOTHING
+
+
+def test_a_throttling_site_is_suspicious() -> None:
+    assert throttled().sense.suspicious
+
+
+def fewer_than_half_failed() -> Feed:
+    return Feed("." * 12).begin_trial()
+
+
+def test_failures_of_few_that_end_are_chance_the_first_time() -> None:
+    assert Move.RESTORE in fewer_than_half_failed().answers("." * TELLING)
+
+
+def test_chance_leaves_no_suspicion() -> None:
+    feed = fewer_than_half_failed()
+    feed.answers("." * TELLING)
+    assert not feed.sense.suspicious
+
+
+def test_failures_of_few_that_end_twice_are_throttling() -> None:
+    feed = fewer_than_half_failed()
+    feed.answers("." * (TELLING + 12))
+    feed.begin_trial().answers("." * TELLING)
+    assert feed.sense.throttling
+
+
+def test_a_warning_is_forgotten_in_the_end() -> None:
+    feed = fewer_than_half_failed()
+    feed.answers("." * (TELLING + 20 * 12 + 12))
+    feed.begin_trial().answers("." * TELLING)
+    assert not feed.sense.throttling
+
+
+def test_a_site_that_was_down_and_is_up_again_does_not_throttle() -> None:
+    feed = Feed("xx")
+    feed.answers("xxxx" + "." * 12)
+    assert not feed.sense.suspicious
+
+
+def test_a_site_that_only_serves_some_after_it_served_none_throttles() -> None:
+    feed = Feed("xx")
+    feed.answers("..x." * 4)
+    assert feed.sense.throttling
+
+
+def test_a_trial_goes_on_while_everything_fails() -> None:
+    feed = Feed("........").begin_trial()
+    feed.answers("x" * 4 * TELLING, load=LESS)
+    assert feed.sense.suspicious
+
+
+def test_a_trial_goes_on_while_the_load_has_not_halved() -> None:
+    feed = Feed("........").begin_trial()
+    feed.answers("x." * 2 * TELLING)
+    assert feed.sense.suspicious
+
+
+def test_a_share_of_answers_that_grew_as_the_load_fell_is_throttling() -> None:
+    feed = Feed(".").begin_trial()  # four of five failed
+    feed.answers("xx.." * 4, load=LESS)
+    assert feed.sense.throttling
+
+
+def test_failures_that_go_on_with_less_load_take_the_cuts_back() -> None:
+    feed = Feed("........").begin_trial()
+    block = "xx.x" * (TELLING // 4)
+    moves = [move for step in (1, 2, 3) for move in feed.answers(block, load=LOAD / 3**step)]
+    assert Move.RESTORE in moves
+
+
+def test_failures_that_go_on_with_less_load_are_usual_from_then_on() -> None:
+    feed = Feed("........").begin_trial()
+    while feed.sense.suspicious:
+        feed.answers("x.", load=LESS)
+    assert Move.TRIAL not in feed.answers("x." * 200)
+
+
+def test_a_trial_is_not_given_up_after_two_blocks() -> None:
+    feed = Feed("........").begin_trial()
+    assert Move.RESTORE not in feed.answers(("xx.x" * TELLING)[: 2 * TELLING - 1], load=LESS)
+
+
+# -- is it throttling still? -------------------------------------------------------------------
+
+
+def test_steady_failures_of_a_throttling_site_are_noise_after_all() -> None:
+    assert Move.RESTORE in throttled().answers(("." * 7 + "x") * 2 * LONG)
+
+
+def test_what_was_found_to_be_noise_is_usual() -> None:
+    feed = throttled()
+    feed.answers(("." * 7 + "x") * 2 * LONG)
+    assert Move.TRIAL not in feed.answers(("." * 7 + "x") * 50)
+
+
+def test_a_limit_that_is_followed_well_stays_one() -> None:
+    feed = throttled()
+    feed.answers(("." * 49 + "x") * 40)
+    assert feed.sense.throttling
+
+
+def test_steady_failures_have_to_come_in_a_row_of_rounds() -> None:
+    feed = throttled()
+    for _ in range(4):
+        feed.answers(("." * 7 + "x") * 2 * (LONG - 1) + "." * TELLING)
+    assert feed.sense.throttling
+
+
+REFUSES_MUCH = "x" * 3 + "." * (TELLING - 3)
+
+
+def test_a_throttling_site_that_is_tried_anew_is_no_longer_known_to_throttle() -> None:
+    feed = throttled()
+    feed.answers(REFUSES_MUCH)
+    assert (feed.sense.throttling, feed.sense.suspicious) == (False, True)
+
+
+def test_much_that_is_refused_at_any_load_is_noise_after_all() -> None:
+    feed = throttled()
+    feed.answers(REFUSES_MUCH)
+    assert Move.RESTORE in feed.answers(LONG * REFUSES_MUCH, load=LESS)
+
+
+def test_each_trial_has_its_own_patience() -> None:
+    feed = throttled()
+    for _ in range(2):
+        feed.answers(REFUSES_MUCH)
+        assert Move.RESTORE not in feed.answers(REFUSES_MUCH, load=LESS)
+        feed.answers("." * TELLING, load=LESS)
+
+
+# -- whatever comes ----------------------------------------------------------------------------
+
+HISTORY = st.lists(st.tuples(st.booleans(), st.sampled_from([1.0, 3.0, 10.0])), max_size=300)
+"""Whether an answer failed, and the load."""
+
+
+@given(HISTORY)
+def test_only_failures_are_refusals(answers: list[tuple[bool, float]]) -> None:
+    feed = Feed()
+    for failed, load in answers:
+        move = feed.answer(failed=failed, load=load)
+        assert failed or move is not Move.REFUSED
+
+
+@given(HISTORY)
+def test_what_is_taken_back_was_tried_before(answers: list[tuple[bool, float]]) -> None:
+    feed, trials = Feed(), 0
+    for failed, load in answers:
+        move = feed.answer(failed=failed, load=load)
+        trials += (move is Move.TRIAL) - (move is Move.RESTORE)
+        assert trials >= 0
+
+
+@given(HISTORY)
+def test_no_trial_begins_during_another(answers: list[tuple[bool, float]]) -> None:
+    feed = Feed()
+    for failed, load in answers:
+        on_trial = feed.sense.suspicious and not feed.sense.throttling
+        move = feed.answer(failed=failed, load=load)
+        assert not (on_trial and move is Move.TRIAL)
+
+
+@given(HISTORY, st.integers(0, TELLING - 1))
+def test_no_trial_outlasts_a_load_that_falls_on(
+    answers: list[tuple[bool, float]], failures: int
+) -> None:
+    feed, load, on_trial = Feed(), 1.0, []
+    for failed, load in answers:
+        feed.answer(failed=failed, load=load)
+    for _ in range(6):
+        load *= 0.4
+        feed.answers("x" * failures + "." * (TELLING - failures), load=load)
+        on_trial.append(feed.sense.suspicious and not feed.sense.throttling)
+    assert not all(on_trial)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.6])
+def test_a_site_that_fails_at_random_is_not_slowed_for_long(share: float) -> None:
+    rng, feed = random.Random(1), Feed()
+    suspected = 0
+    for _ in range(5000):
+        feed.answer(failed=rng.random() < share, load=LESS if feed.sense.suspicious else LOAD)
+        suspected += feed.sense.suspicious
+    assert suspected < 1000

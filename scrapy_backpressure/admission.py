@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections import OrderedDict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
@@ -30,11 +31,15 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from scrapy_backpressure.clock import Clock
+    from scrapy_backpressure.control.limiter import Caps
     from scrapy_backpressure.control.outcome import Verdict
     from scrapy_backpressure.settings import BackpressureSettings
 
 _IDLE_SECONDS = 600.0  # after which a slot is forgotten
 _MAX_SLOTS = 20_000
+_UNKNOWN_SHARE = 1 / 20
+"""Of CONCURRENT_REQUESTS, for a site that has not answered yet: it may be one that never does."""
+_MAX_SEEN = 100_000  # limits of sites whose slots were forgotten, about 250 bytes each
 _TURN_LASTS = 0.1
 """Seconds within which a place that the scheduler took for a request has to be used."""
 
@@ -65,9 +70,13 @@ class Admission:
         self._clock = clock
         self._rng = random.Random()
         self._alarm = Alarm(clock.now, self._on_alarm)
+        self._most_unknown = max(
+            1, int(_UNKNOWN_SHARE * crawler.settings.getint("CONCURRENT_REQUESTS"))
+        )
         self._waiting: dict[str, Slot] = {}
         self._sleepers: set[Deferred[None]] = set()
         self.slots: OrderedDict[str, Slot] = OrderedDict()
+        self._seen: OrderedDict[tuple[str, str | None], Caps] = OrderedDict()
         self.flights: dict[Request, Flight] = {}
         self.queues: list[SlotQueue] = []
         self.closing = False
@@ -102,6 +111,7 @@ class Admission:
         if None in slot.lanes and not slot.lanes[None].in_flight and proxy is not None:
             del slot.lanes[None]
         ceiling = slot.limits.concurrency
+        seen = self._seen.pop((slot.key, proxy), None)
         lane = slot.lanes[proxy] = Lane(
             ceiling=ceiling,
             start=min(self._config.start_concurrency, ceiling) if self.learning else ceiling,
@@ -109,6 +119,8 @@ class Admission:
             now=now,
             rng=self._rng,
             probe_timeout=self._crawler.settings.getfloat("DOWNLOAD_TIMEOUT") or math.inf,
+            seen=seen,
+            most_unknown=self._most_unknown,
         )
         return lane
 
@@ -270,15 +282,22 @@ class Admission:
 
     # -- the end of a flight -----------------------------------------------
 
-    def learn(self, flight: Flight, verdict: Verdict, now: float) -> None:
-        """The answer to *flight* is there: its lane learns from it, its place is free."""
+    def learn(self, flight: Flight, verdict: Verdict, now: float) -> Verdict:
+        """The answer to *flight* is there: its lane learns from it, its place is free.
+
+        What the answer means in the light of others: a failure may turn out to be throttling.
+        """
         slot = flight.slot
         if verdict.outcome is not Outcome.PROXY_FAILED:  # says nothing of the site
             slot.window.append((now, verdict.outcome.is_bad))
         if flight.lane is not None and flight.ticket is not None:
             sent_at = now if flight.sent_at is None else flight.sent_at
-            flight.lane.finished(flight.ticket, now, verdict, latency=now - sent_at)
+            latency = now - sent_at
+            outcome = flight.lane.finished(flight.ticket, now, verdict, latency=latency)
+            if outcome is not verdict.outcome:
+                verdict = replace(verdict, outcome=outcome)
             self._free(flight)
+        return verdict
 
     def release(self, flight: Flight) -> None:
         """*flight* ends without having said anything: its place is free, nothing is learned."""
@@ -327,7 +346,16 @@ class Admission:
                 if len(self.slots) > _MAX_SLOTS:
                     break
                 continue
-            del self.slots[slot.key]
+            self._forget(slot)
+
+    def _forget(self, slot: Slot) -> None:
+        """Drop an idle slot, and keep the little that a new one to the same site starts from."""
+        del self.slots[slot.key]
+        for proxy, lane in slot.lanes.items():
+            if lane.learned is not None:
+                self._seen[slot.key, proxy] = lane.learned
+        while len(self._seen) > _MAX_SEEN:
+            self._seen.popitem(last=False)
 
     def close(self) -> None:
         """Let everything go that waits."""

@@ -238,3 +238,44 @@ def test_slots_and_proxies_of_the_user_pause_apart(site: Sites, crawl: Crawls) -
         for proxy in (False, True)
     }
     assert last == {False: [0, 1], True: [0, 1]}
+
+
+def test_a_slot_that_was_forgotten_starts_from_what_its_site_had_shown(
+    site: Sites, crawl: Crawls
+) -> None:
+    where = site(latency=0.2, max_at_once=2)
+    source = """
+    import asyncio
+    from scrapy_backpressure import admission
+
+    admission._IDLE_SECONDS = 0.3
+
+    class Twice(Spider):
+        name = "twice"
+        seen = 0
+
+        async def start(self):
+            for n in range(20):
+                yield Request(f"{self.base}/page/{n}")
+            while self.seen < 20:
+                await asyncio.sleep(0.1)
+            await asyncio.sleep(1.5)
+            for n in range(100, 120):
+                yield Request(f"{self.base}/page/{n}")
+
+        def parse(self, response):
+            self.seen += 1
+            yield {"page": int(response.url.rpartition("/")[2])}
+    """
+    settings = {
+        "CONCURRENT_REQUESTS": 200,
+        "BACKPRESSURE_START_CONCURRENCY": 8,
+        "BACKPRESSURE_INTERVAL": 0.2,
+    }
+    result = crawl(source, settings, args={"base": where.url("")})
+    assert_sound(result)
+    kinds = [(int(path.rpartition("/")[2]), kind) for _, path, kind in where.host()["requests"]]
+    first = sum(kind == "refused" for page, kind in kinds if page < 100)
+    again = sum(kind == "refused" for page, kind in kinds if page >= 100)
+    assert first >= 3
+    assert again <= 2

@@ -117,7 +117,7 @@ class ConcurrencyMiddleware:
         verdict = self._policy.classify_response(request, response)
         if verdict.outcome is Outcome.ACCEPTED and response.headers.get("Content-Encoding"):
             verdict = self._whole(flight, response, verdict)
-        self._learn(flight, verdict)
+        verdict = self._learn(flight, verdict)
         if verdict.outcome.is_bad:
             # HttpCacheMiddleware would keep a ban page, RedirectMiddleware follow one.
             flight.marks = tuple(key for key in _MARKS if key not in request.meta)
@@ -139,13 +139,15 @@ class ConcurrencyMiddleware:
             return
         self._learn(flight, self._policy.classify_exception(request, exception))
 
-    def _learn(self, flight: Flight, verdict: Verdict) -> None:
+    def _learn(self, flight: Flight, verdict: Verdict) -> Verdict:
+        """Learn from an answer; what it means in the light of others."""
+        if flight.sent_at is not None:  # else another middleware answered, not the site
+            verdict = self._admission.learn(flight, verdict, self._clock.now())
+            outcome = verdict.outcome
+            self._crawler.stats.inc_value(f"backpressure/outcome/{outcome.value}")
+            if verdict.reason and outcome.is_bad:
+                self._crawler.stats.inc_value(
+                    f"backpressure/outcome/{outcome.value}/{verdict.reason}"
+                )
         flight.verdict = verdict
-        if flight.sent_at is None:
-            return  # another middleware answered; the site was not asked
-        self._crawler.stats.inc_value(f"backpressure/outcome/{verdict.outcome.value}")
-        if verdict.reason and verdict.outcome.is_bad:
-            self._crawler.stats.inc_value(
-                f"backpressure/outcome/{verdict.outcome.value}/{verdict.reason}"
-            )
-        self._admission.learn(flight, verdict, self._clock.now())
+        return verdict

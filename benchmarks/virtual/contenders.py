@@ -40,8 +40,10 @@ class Contender(Protocol):
     def sent(self, now: float) -> Any:
         """Note that a request goes out; what to give to `finished`."""
 
-    def finished(self, ticket: Any, now: float, verdict: Verdict, *, latency: float) -> None:
-        """Learn from its answer, which took ``latency`` seconds."""
+    def finished(
+        self, ticket: Any, now: float, verdict: Verdict, *, latency: float
+    ) -> Outcome | None:
+        """Learn from its answer, which took ``latency`` seconds; what it takes the answer for."""
 
 
 @dataclass(frozen=True)

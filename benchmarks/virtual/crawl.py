@@ -16,13 +16,13 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from benchmarks.virtual.contenders import Contender, Maker, Setting
 from benchmarks.virtual.profiles import Profile
 from benchmarks.virtual.sites import LOST, NETWORK, Steps, first_change
-from scrapy_backpressure.control.backoff import RetryBudget, backoff
+from scrapy_backpressure.control.backoff import THROTTLED_SHARE, RetryBudget, backoff
 from scrapy_backpressure.control.outcome import Outcome, Verdict
 
 LATENESS = 0.002
@@ -232,7 +232,9 @@ class Run:
         lane, verdict, record = flight.lane, flight.verdict, self.record
         latency = now - flight.sent_at
         lane.in_flight -= 1
-        lane.limiter.finished(flight.ticket, now, verdict, latency=latency)
+        outcome = lane.limiter.finished(flight.ticket, now, verdict, latency=latency)
+        if outcome is not None and outcome is not verdict.outcome:
+            flight.verdict = verdict = replace(verdict, outcome=outcome)
         if verdict.outcome is Outcome.ACCEPTED:
             record.accepted.append(now)
             record.latencies.append(latency)
@@ -248,10 +250,11 @@ class Run:
         failed, throttled = flight.page
         if verdict.pause is not None:
             lane.told_until = max(lane.told_until, now + verdict.pause)
-        deferred = 0.0
+        deferred, base = 0.0, BACKOFF_BASE
         if verdict.outcome is Outcome.THROTTLED:
             throttled += 1
             tries = throttled
+            base *= THROTTLED_SHARE
         else:
             failed += 1
             tries = failed
@@ -262,9 +265,7 @@ class Run:
             self.record.lost += 1
             self._unfinished -= 1
             return
-        wait = deferred + backoff(
-            tries, base=BACKOFF_BASE, maximum=BACKOFF_MAX, rng=self._backoff_rng
-        )
+        wait = deferred + backoff(tries, base=base, maximum=BACKOFF_MAX, rng=self._backoff_rng)
         wait = max(wait, verdict.pause or 0.0)
         open_at = min(lane.limiter.paused_until for lane in lane.crawler.lanes)
         self._push(max(now + wait, open_at), self._retry, (lane.crawler, (failed, throttled)))

@@ -168,8 +168,8 @@ def _share(part: int, rest: int) -> float:
 
 
 def _span(capacity: float) -> float:
-    """Seconds over which a rate is taken: one, or ten requests."""
-    return max(1.0, 10 / capacity) if capacity > 0 else 1.0
+    """Seconds over which a rate is taken: half of one, or five requests."""
+    return max(0.5, 5 / capacity) if capacity > 0 else 1.0
 
 
 def seconds_to_reach(

@@ -94,7 +94,7 @@ def _steady() -> Iterator[Profile]:
     for n in (1, 4, 20):
         yield Profile(f"at-once-{n}", at_once(n), learns(10 * n))
     # Slow answers keep this one cheap to run; the user allows more than the site.
-    yield Profile("at-once-100", at_once(100, seconds=0.5), learns(200), ceiling=128)
+    yield Profile("at-once-100", at_once(100, seconds=0.4), learns(250), ceiling=128)
     bars: tuple[Bar, ...] = (AtLeast("goodput", 0.9), AtMost("refused", 0.02))
     yield Profile("bucket-0.5-burst-1", bucket(0.5, 1), bars, seconds=2400)
     for rate, burst in ((2, 1), (2, 2), (10, 1), (10, 10), (40, 10), (100, 1), (100, 100)):
@@ -118,17 +118,21 @@ def _windows() -> Iterator[Profile]:
 
 
 def _changing() -> Iterator[Profile]:
-    places = Steps(20, (60, 5), (120, 40))
-    yield Profile(
-        "steps-at-once-20-5-40", lambda rng: AtOnce(rng, places), follows(20.0), seconds=180
-    )
-    rates, bursts = Steps(50, (60, 5), (140, 50)), Steps(5, (60, 1), (140, 5))
-    yield Profile(
-        "steps-rate-50-5-50",
-        lambda rng: Bucket(rng, rates, bursts),
-        follows(200 / 5),
-        seconds=220,
-    )
+    """As long as it takes for the time that a step up may cost not to decide the goodput.
+
+    When a step comes is drawn, so that no moment of a limiter's own rhythm is favoured.
+    """
+
+    def places(rng: random.Random) -> Site:
+        up = 240 + rng.uniform(-20, 20)
+        return AtOnce(rng, Steps(20, (120, 5), (up, 40)))
+
+    def rates(rng: random.Random) -> Site:
+        up = 250 + rng.uniform(-30, 30)
+        return Bucket(rng, Steps(50, (150, 5), (up, 50)), Steps(5, (150, 1), (up, 5)))
+
+    yield Profile("steps-at-once-20-5-40", places, follows(20.0), seconds=440)
+    yield Profile("steps-rate-50-5-50", rates, follows(200 / 5), seconds=600)
 
 
 def _costly() -> Iterator[Profile]:
@@ -141,9 +145,11 @@ def _costly() -> Iterator[Profile]:
 
 
 def _failing() -> Iterator[Profile]:
-    for rate, burst in ((2, 2), (40, 10)):
+    for rate, burst in ((2, 2), (10, 10), (40, 10)):
         site = bucket(rate, burst, refusal=BARE_503)
-        yield Profile(f"bare-503-bucket-{rate}-burst-{burst}", site, RARELY_LOST)
+        seconds = 600 if rate <= 10 else SECONDS  # a few at the start are a large share
+        name = f"bare-503-bucket-{rate}-burst-{burst}"
+        yield Profile(name, site, RARELY_LOST, seconds=seconds)
     yield Profile("bare-503-at-once-10", at_once(10, refusal=BARE_503), RARELY_LOST)
     yield Profile(
         "burst-of-503s-5s", lambda rng: Trouble(at_once(20)(rng), 147.5, 152.5, BARE_503)

@@ -29,7 +29,7 @@ _HELD_MAX = 100
 """Callbacks that may be held back where CONCURRENT_REQUESTS sets no limit."""
 _LONG_PAUSE = 5.0
 """Seconds from which on the pause of a slot sets its start requests aside."""
-_SLICE = 0.005
+_SLICE = 0.02
 """Seconds for which start() may be read before the event loop has its turn."""
 
 

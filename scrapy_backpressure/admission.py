@@ -232,6 +232,9 @@ class Admission:
         finally:
             if waiter in slot.waiters:  # cancelled
                 slot.waiters.remove(waiter)
+                if not slot.waiters:
+                    self._wake_queues(slot)
+                    _scrapy.wake(self._crawler.engine)
 
     def _serve(self, slot: Slot) -> None:
         now = self._clock.now()
@@ -251,6 +254,7 @@ class Admission:
             waiter.turn.callback(None)
         if not slot.waiters:
             self._waiting.pop(slot.key, None)
+            self._wake_queues(slot)
 
     async def sleep_until(self, when: float) -> None:
         """Wait until *when*, or until the crawl is closed."""
@@ -316,9 +320,12 @@ class Admission:
         self._mirror(slot)
         if slot.waiters:
             self._serve(slot)
-        if not slot.waiters:
-            for queue in self.queues:
-                queue.wake_slot(slot.key)
+        else:
+            self._wake_queues(slot)
+
+    def _wake_queues(self, slot: Slot) -> None:
+        for queue in self.queues:
+            queue.wake_slot(slot.key)
 
     def _mirror(self, slot: Slot) -> None:
         _scrapy.mirror_concurrency(self._crawler.engine.downloader, slot.key, slot.concurrency)

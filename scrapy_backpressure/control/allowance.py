@@ -59,6 +59,12 @@ class Allowance:
         """One that was to go out did not."""
         self._left += 1
 
+    def untold(self) -> None:
+        """An answer told of no quota: a window that was only supposed is none."""
+        if self._until == math.inf:
+            self._left = self._limit = math.inf
+            self._until = 0.0
+
     def heed(self, quota: Quota, now: float, in_flight: int, seq: int) -> None:
         """Take in what the answer to request ``seq`` told, with so many others in flight."""
         if quota.concurrency is not None and quota.concurrency >= 1:

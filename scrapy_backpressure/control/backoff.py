@@ -14,6 +14,7 @@ THROTTLED_SHARE = 0.25
 _FLOOR = 0.1
 _BUCKET = 10.0
 """Retries that a site gets before the budget counts: a short crawl must not wait for credit."""
+_MOST_DEBT = 300.0  # seconds, nearly, by which a retry is deferred at most
 _REFILL = 1.0
 """Retries per second that a site gets in any case, so that a budget never starves a crawl."""
 
@@ -48,4 +49,5 @@ class RetryBudget:
         elapsed = max(0.0, now - self._time)
         self._time = now
         self._tokens = min(_BUCKET, self._tokens + elapsed * _REFILL) - 1.0
+        self._tokens = max(-_MOST_DEBT, self._tokens)
         return max(0.0, -self._tokens / _REFILL)

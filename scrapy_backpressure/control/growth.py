@@ -1,13 +1,13 @@
 """How far above what was last good a cap is tried, while nothing is refused.
 
 After a cut the cap is held, from one per cent below the good value on and rising to it. Then it
-grows past it: slowly at first, ever faster, to nine times as much by the end of the time that one
-hold and two thirds of another take. What a cut interrupts was a probe; each one that failed soon
-makes the next hold longer by half, up to four times, since a limit that has stood for long will
-stand. What has a price in asked-for pauses is tried less often in proportion.
+grows past it, slowly at first and ever faster, to nine times as much within a probe's length. A
+hold that went without a refusal makes the next one longer, up to a whole one, since a limit that
+has stood for long will stand; after the limit has moved they are short again. What has a price in
+asked-for pauses is tried less often in proportion.
 
-A hold lasts 120 accepted requests that the cap held back, or 12 s of them, or 30 round trips,
-whichever is longest: so a probe that fails costs one refusal in two hundred answers at most.
+A whole hold lasts so many accepted requests that the cap held back, or seconds of them, or round
+trips, whichever is longest: a probe that fails costs one refusal in two hundred answers.
 
 Source: the window growth of CUBIC (RFC 9438): concave up to the last good value, convex past it.
 """

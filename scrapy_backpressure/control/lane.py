@@ -231,6 +231,8 @@ class Lane:
                 self._limiter.restart(now, ticket)
         if verdict.quota is not None:
             self._allowance.heed(verdict.quota, now, self.in_flight, ticket.seq)
+        elif verdict.answered and outcome is not Outcome.PROXY_FAILED:
+            self._allowance.untold()
         if verdict.pause is not None:
             self._pause(verdict.pause, now)
         return outcome
@@ -273,7 +275,7 @@ class Lane:
             self._blocks += 1
             failures = max(failures, self._blocks)
         if failures:
-            wait = FIRST_BACKOFF * 2.0 ** (failures - 2)
+            wait = FIRST_BACKOFF * 2.0 ** min(failures - 2, 16)
             if failures == 1:
                 wait = min(FIRST_BACKOFF, self._limiter.latency or FIRST_BACKOFF)
             longest = LONGEST_BACKOFF if verdict.outcome is not Outcome.FAILED else LONGEST_DOUBT

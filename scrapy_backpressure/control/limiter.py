@@ -36,18 +36,16 @@ from scrapy_backpressure.control.queueing import QueueSense
 from scrapy_backpressure.control.rate_sense import RateSense
 from scrapy_backpressure.control.slow_start import FIRST_RATE, ROOM, SlowStart, served_at_once
 
-MANY_LOST = 0.25
-"""Share of late answers that never came, from which on the load may be to blame."""
-FIRST_WAIT = 0.5
-"""Seconds to wait where the first few requests were nearly all refused."""
-UNKNOWN_LATENCY = 0.1
-"""Seconds that an answer is taken to need before the first."""
+MANY_LOST = 0.25  # share of answers that never came from which on the load may be to blame
+FIRST_WAIT = 0.5  # seconds to wait where the first few requests were nearly all refused
+UNKNOWN_LATENCY = 0.1  # seconds that an answer is taken to need before the first
 SHORTEST = 0.001  # seconds between two requests; a coarse clock may tell none
 CROWDED = 1.5
 """Mean deviations above the usual load from which on refusals mean a limit on concurrency."""
+LEAST_RATE = 1 / 60  # requests per second, however much is refused
+DEAREST = 60.0  # seconds of pause up to which a refusal is probed the more rarely
 START_GAIN, HOLD_GAIN = 3.0, 1.25  # times closer than latency / C requests may follow each other
-LESS = 0.985
-"""What is left of a cap after a refusal while holding, at most."""
+LESS = 0.985  # what is left of a cap after a refusal while holding, at most
 LEAST_LEFT = (1.0, 0.9, 0.75, 0.5)
 """What is left at least after the first, second ... of them."""
 SETTLED = 1.15
@@ -131,7 +129,7 @@ class Limiter:
 
     def paused(self, seconds: float, *, longer: float) -> None:
         """The site asked for a pause, which made the one under way so much ``longer``."""
-        self._cost = max(seconds, self._cost / 2)
+        self._cost = min(DEAREST, max(seconds, self._cost / 2))
         self._rates.pause(longer)
 
     # -- accepts ---------------------------------------------------------------------------
@@ -202,7 +200,7 @@ class Limiter:
 
         ``pause``: seconds that the site asked for. What costs more is probed less often.
         """
-        self._cost = max(self._cost, pause)
+        self._cost = min(DEAREST, max(self._cost, pause))
         if ticket.seq <= self._cut_seq:
             self._refused_with_others(ticket)
             return False
@@ -301,6 +299,8 @@ class Limiter:
         )
 
     def _hold(self, now: float) -> None:
+        if self._by_rate:
+            self._good = max(LEAST_RATE, self._good)
         self._growth.restart(now, settled=self._settled())
         self._follow(math.inf)
         self._queue.restart(self.concurrency)

@@ -313,3 +313,12 @@ def test_a_lane_asks_once_more_when_a_new_window_begins() -> None:
     lane = make()
     answer_with(lane, Quota(limit=1, remaining=0, reset=30))
     assert exchange(lane, 1.0, ACCEPTED) == pytest.approx(30.3, abs=0.2)
+
+
+def test_a_window_that_no_answer_tells_of_is_none() -> None:
+    allowance = Allowance()
+    allowance.heed(Quota(limit=2, remaining=0, reset=10), 0.0, 0, 1)
+    allowance.sent(20.0)
+    allowance.sent(20.0)
+    allowance.untold()
+    assert allowance.ready_at(20.0, waiting=True) == 20.0

@@ -82,3 +82,8 @@ def test_clock_that_goes_back_gives_no_credit() -> None:
     for _ in range(11):
         budget.retry(50.0)
     assert budget.retry(50.0) == 2.0
+
+
+def test_a_retry_is_deferred_by_some_minutes_at_most() -> None:
+    budget = RetryBudget(0.2, 0.0)
+    assert max(budget.retry(0.0) for _ in range(10_000)) <= 301

@@ -273,3 +273,10 @@ def test_a_lane_without_answers_sends_no_more_than_at_the_start() -> None:
     for ticket in pour(lane, now, LATENCY):
         finish(lane, ticket, now + LATENCY, FAILED, answered=False)
     assert len(pour(lane, now + 6.0, 1.0)) <= 4
+
+
+def test_a_site_that_refuses_for_days_is_waited_for_all_the_same() -> None:
+    lane, now = make(), 0.0
+    for _ in range(1200):
+        now = exchange(lane, now, FAILED)
+    assert lane.ready_at(now) > now

@@ -214,3 +214,13 @@ def test_refusals_from_before_a_restore_change_nothing() -> None:
     tickets = drive.send(8)
     drive.limiter.restore((False, 12.0), drive.now)
     assert not any(drive.refuse(tickets))
+
+
+def test_no_refusals_lower_the_rate_below_one_a_minute() -> None:
+    drive = Drive(start=1)
+    drive.accept(drive.send())
+    drive.limiter.restore((True, 1.0), drive.now)
+    for _ in range(300):
+        drive.now += 10
+        drive.refuse(drive.send())
+    assert drive.limiter.rate >= 0.98 / 60

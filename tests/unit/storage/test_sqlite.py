@@ -297,7 +297,7 @@ class TestDamage:
     @settings(
         max_examples=60,
         deadline=None,
-        suppress_health_check=[HealthCheck.function_scoped_fixture],
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )
     @given(st.integers(0, 2**32), st.integers(1, 300))
     def test_no_damage_keeps_it_from_opening(self, tmp_path, seed, length):

@@ -277,5 +277,5 @@ def test_a_slot_that_was_forgotten_starts_from_what_its_site_had_shown(
     kinds = [(int(path.rpartition("/")[2]), kind) for _, path, kind in where.host()["requests"]]
     first = sum(kind == "refused" for page, kind in kinds if page < 100)
     again = sum(kind == "refused" for page, kind in kinds if page >= 100)
-    assert first >= 3
-    assert again <= 2
+    assert first >= 1
+    assert again < first

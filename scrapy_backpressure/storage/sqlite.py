@@ -240,16 +240,18 @@ def _open_checked(path: Path) -> sqlite3.Connection:
         # the last transactions, and never the consistency of the file.
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("BEGIN IMMEDIATE")
-        db.execute("COMMIT")
-        _check(db, path)
+        # A damaged header may say that the file is only to be read, which shows at a write alone.
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        db.execute(f"PRAGMA user_version = {version}")
+        db.execute("ROLLBACK")
+        _check(db, path, version)
     except BaseException:
         db.close()
         raise
     return db
 
 
-def _check(db: sqlite3.Connection, path: Path) -> None:
-    version = db.execute("PRAGMA user_version").fetchone()[0]
+def _check(db: sqlite3.Connection, path: Path, version: int) -> None:
     if version > SCHEMA_VERSION:
         raise RuntimeError(
             f"{path} was written by a newer version of scrapy-backpressure (schema {version}, "

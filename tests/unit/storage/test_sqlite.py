@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from scrapy_backpressure.storage.sqlite import ParkedRequests
@@ -297,9 +297,10 @@ class TestDamage:
     @settings(
         max_examples=60,
         deadline=None,
-        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+        suppress_health_check=[HealthCheck.function_scoped_fixture],
     )
     @given(st.integers(0, 2**32), st.integers(1, 300))
+    @example(16966, 1)  # the header says that the file is only to be read
     def test_no_damage_keeps_it_from_opening(self, tmp_path, seed, length):
         rng = random.Random(seed)
         folder = tmp_path / "fuzz"

@@ -167,3 +167,35 @@ def test_a_scheduler_that_cannot_be_steered_obeys_pauses_and_is_warned_of(
     host = where.host()
     assert (len(result.items), host["early"], host["peak"]) == (20, 0, 4)
     assert result.log.count("WARNING: The scheduler cannot be steered") == 1
+
+
+def test_an_awaited_download_that_is_given_up_leaves_the_queue_of_its_slot_awake(
+    site: Sites, crawl: Crawls
+) -> None:
+    source = """
+    import asyncio
+
+    class GivesUp(Spider):
+        name = "gives_up"
+
+        async def start(self):
+            for number in range(4):
+                yield Request(f"{self.base}/page/{number}")
+
+        async def parse(self, response):
+            yield {"page": response.url}
+            if response.url.endswith("/page/0"):
+                awaited = self.crawler.engine.download_async(Request(f"{self.base}/page/9"))
+                try:
+                    await asyncio.wait_for(awaited, 0.5)
+                except asyncio.TimeoutError:
+                    yield {"given up": True}
+    """
+    # It waits for page 1, then for the pause, with nothing in flight when it is given up.
+    refused = {**REFUSED_ONCE, "match": "/page/1", "latency": 0.2}
+    where = site(latency=0.05, faults=[refused])
+    settings = {"CONCURRENT_REQUESTS_PER_DOMAIN": 1}
+    result = crawl(source, settings, args={"base": where.url("")}, timeout=20)
+    assert_sound(result)
+    assert [item for item in result.items if "given up" in item]
+    assert len([item for item in result.items if "page" in item]) == 4

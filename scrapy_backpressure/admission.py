@@ -232,9 +232,8 @@ class Admission:
         finally:
             if waiter in slot.waiters:  # cancelled
                 slot.waiters.remove(waiter)
-                if not slot.waiters:
-                    self._wake_queues(slot)
-                    _scrapy.wake(self._crawler.engine)
+                self._serve(slot)
+                _scrapy.wake(self._crawler.engine)
 
     def _serve(self, slot: Slot) -> None:
         now = self._clock.now()
@@ -359,8 +358,8 @@ class Admission:
         """Drop an idle slot, and keep the little that a new one to the same site starts from."""
         del self.slots[slot.key]
         for proxy, lane in slot.lanes.items():
-            if lane.learned is not None:
-                self._seen[slot.key, proxy] = lane.learned
+            if (learned := lane.learned) is not None:
+                self._seen[slot.key, proxy] = learned
         while len(self._seen) > _MAX_SEEN:
             self._seen.popitem(last=False)
 

@@ -14,7 +14,7 @@ from scrapy.utils.response import response_status_message
 
 from scrapy_backpressure import history
 from scrapy_backpressure._scrapy import is_robotstxt
-from scrapy_backpressure.control.backoff import THROTTLED_SHARE, backoff
+from scrapy_backpressure.control.backoff import backoff
 from scrapy_backpressure.control.outcome import Outcome, Verdict
 from scrapy_backpressure.exceptions import GivenUp
 from scrapy_backpressure.extension import BackpressureExtension, extension_of
@@ -217,12 +217,12 @@ class RetryMiddleware:
     def _delay(self, flight: Flight, verdict: Verdict, number: int) -> float:
         """Seconds until the next attempt."""
         now = self._clock.now()
-        throttled = verdict.outcome is Outcome.THROTTLED
         delay = backoff(
             number,
-            base=self._config.backoff_base * (THROTTLED_SHARE if throttled else 1.0),
+            base=self._config.backoff_base,
             maximum=min(self._config.backoff_max, self._config.max_pause),
             rng=self._rng,
+            throttled=verdict.outcome is Outcome.THROTTLED,
         )
         if verdict.outcome is Outcome.FAILED:
             delay += flight.slot.budget.retry(now)

@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.virtual.contenders import Contender, Maker, Setting
 from benchmarks.virtual.profiles import Profile
 from benchmarks.virtual.sites import LOST, NETWORK, Steps, first_change
-from scrapy_backpressure.control.backoff import THROTTLED_SHARE, RetryBudget, backoff
+from scrapy_backpressure.control.backoff import RetryBudget, backoff
 from scrapy_backpressure.control.outcome import Outcome, Verdict
 
 LATENESS = 0.002
@@ -250,11 +250,11 @@ class Run:
         failed, throttled = flight.page
         if verdict.pause is not None:
             lane.told_until = max(lane.told_until, now + verdict.pause)
-        deferred, base = 0.0, BACKOFF_BASE
-        if verdict.outcome is Outcome.THROTTLED:
+        deferred = 0.0
+        was_throttled = verdict.outcome is Outcome.THROTTLED
+        if was_throttled:
             throttled += 1
             tries = throttled
-            base *= THROTTLED_SHARE
         else:
             failed += 1
             tries = failed
@@ -265,7 +265,13 @@ class Run:
             self.record.lost += 1
             self._unfinished -= 1
             return
-        wait = deferred + backoff(tries, base=base, maximum=BACKOFF_MAX, rng=self._backoff_rng)
+        wait = deferred + backoff(
+            tries,
+            base=BACKOFF_BASE,
+            maximum=BACKOFF_MAX,
+            rng=self._backoff_rng,
+            throttled=was_throttled,
+        )
         wait = max(wait, verdict.pause or 0.0)
         open_at = min(lane.limiter.paused_until for lane in lane.crawler.lanes)
         self._push(max(now + wait, open_at), self._retry, (lane.crawler, (failed, throttled)))

@@ -7,12 +7,11 @@ import statistics
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from itertools import pairwise
 from typing import Any
 
 from benchmarks.virtual.crawl import Run
 from benchmarks.virtual.profiles import Profile
-from benchmarks.virtual.sites import Site, first_change
+from benchmarks.virtual.sites import Site, first_change, total
 
 REACHED = 0.9
 """Share of a capacity that counts as having found it."""
@@ -37,13 +36,13 @@ class Figures:
     early: int
     """Requests sent before a pause that the site asked for was over."""
     to_90: float | None
-    """Until the rate of a second (or ten requests) had first reached 90 % of the capacity. None
-    for a crawl of too few pages to show."""
+    """Until the rate of half a second (or five requests) had first reached 90 % of the capacity.
+    None for a crawl of too few pages to show."""
     up: float | None
     """The same after a step up, counted from it; the slowest."""
     down: float | None
-    """From a step down until at most 1.1 × the new capacity was sent in the second (or the time
-    of ten requests) that followed; the slowest."""
+    """From a step down until at most 1.1 × the new capacity was sent in the half second (or the
+    time of five requests) that followed; the slowest."""
     resumed: float | None
     """From when a dead site was alive again until something was sent to it; the slowest."""
     latency: float
@@ -79,8 +78,7 @@ class Truth:
         """Pages by then."""
         if self._production is None:
             return self._site.pages(until, self._ceiling)
-        edges = [0.0, *(at for at in self.changes if 0 < at < until), until]
-        return sum(self.capacity(a) * (b - a) for a, b in pairwise(edges))
+        return total(self.capacity, self.changes, until)
 
     def time_for(self, pages: int) -> float:
         """Seconds for so many pages."""

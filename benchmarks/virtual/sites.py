@@ -10,7 +10,7 @@ import heapq
 import math
 import random
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -106,9 +106,7 @@ class Site:
 
     def pages(self, until: float, ceiling: float) -> float:
         """Pages that a perfect client would have by then."""
-        edges = [0.0, *(at for at in self.changes if 0 < at < until), until]
-        served = sum(self.capacity(a, ceiling) * (b - a) for a, b in pairwise(edges))
-        return served + self.credit
+        return total(lambda at: self.capacity(at, ceiling), self.changes, until) + self.credit
 
     def latency(self) -> float:
         """Seconds that one answer takes, without the network: give or take a tenth."""
@@ -143,7 +141,7 @@ class Flaky(Site):
 
 
 class AtOnce(Site):
-    """Serves so many at once and refuses the rest."""
+    """Serves so many at once and refuses the rest; ``latency``: as of any site."""
 
     def __init__(
         self,
@@ -151,11 +149,9 @@ class AtOnce(Site):
         limit: Steps,
         *,
         refusal: Verdict = TOO_MANY,
-        seconds: float = LATENCY,
-        slow: float = 0.0,
-        slow_seconds: float = 0.0,
+        **latency: float,
     ) -> None:
-        super().__init__(rng, seconds=seconds, slow=slow, slow_seconds=slow_seconds)
+        super().__init__(rng, **latency)
         self.limit = limit
         self.changes = limit.changes
         self.refusal = refusal
@@ -179,6 +175,7 @@ class Bucket(Site):
     """A token bucket.
 
     With ``ban``, a refusal bans for so many seconds, and every hit meanwhile restarts the ban.
+    ``latency``: as of any site.
     """
 
     def __init__(
@@ -189,11 +186,9 @@ class Bucket(Site):
         *,
         ban: float = 0.0,
         refusal: Verdict = TOO_MANY,
-        seconds: float = LATENCY,
-        slow: float = 0.0,
-        slow_seconds: float = 0.0,
+        **latency: float,
     ) -> None:
-        super().__init__(rng, seconds=seconds, slow=slow, slow_seconds=slow_seconds)
+        super().__init__(rng, **latency)
         self.rate = rate
         self.burst = burst
         self.changes = rate.changes
@@ -294,6 +289,12 @@ class Trouble(Site):
         if not self.since <= now < self.until:
             return self.site.answer(now)
         return (math.inf, LOST) if self.verdict is None else self.refuse(self.verdict)
+
+
+def total(rate: Callable[[float], float], changes: Iterable[float], until: float) -> float:
+    """What a ``rate`` per second that changes at ``changes`` comes to by then."""
+    edges = [0.0, *(at for at in changes if 0 < at < until), until]
+    return sum(rate(since) * (end - since) for since, end in pairwise(edges))
 
 
 def first_change(changes: Iterable[float], now: float) -> float:

@@ -73,10 +73,11 @@ class Allowance:
             return
         left = quota.remaining - in_flight  # those may not have been counted yet
         until = now + quota.reset + min(0.05, 0.05 * quota.reset)
-        if now < self._until and abs(until - self._until) < SAME_WINDOW:
+        same_window = abs(until - self._until) < SAME_WINDOW
+        if same_window and now < self._until:
             left = min(left, self._left)
         if seq < self._seq:  # overtaken: it tells of more than is left, or of a window before
-            if abs(until - self._until) < SAME_WINDOW:
+            if same_window:
                 self._left = left
             return
         self._left, self._until, self._seq = left, until, seq

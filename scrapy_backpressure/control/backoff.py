@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import random
 
-THROTTLED_SHARE = 0.25
-"""Of the base, for an answer that only asks for a slower pace: that is kept by the lane."""
+_THROTTLED_SHARE = 0.25
+"""Of the base, where only a slower pace was asked for: the lane keeps that."""
 _FLOOR = 0.1
 _BUCKET = 10.0
 """Retries that a site gets before the budget counts: a short crawl must not wait for credit."""
@@ -19,12 +19,22 @@ _REFILL = 1.0
 """Retries per second that a site gets in any case, so that a budget never starves a crawl."""
 
 
-def backoff(attempt: int, *, base: float, maximum: float, rng: random.Random) -> float:
+def backoff(
+    attempt: int,
+    *,
+    base: float,
+    maximum: float,
+    rng: random.Random,
+    throttled: bool = False,
+) -> float:
     """Seconds to wait before the retry number *attempt* (1 for the first).
 
     Drawn evenly between 0 and ``base * 2 ** (attempt - 1)``, at most *maximum*; never less than
-    a tenth of *base*, since a retry within the same millisecond meets the same trouble.
+    a tenth of *base*, since a retry within the same millisecond meets the same trouble. Where the
+    site only asked for a slower pace (*throttled*), *base* is a quarter of what is given.
     """
+    if throttled:
+        base *= _THROTTLED_SHARE
     ceiling = min(maximum, base * 2.0 ** min(attempt - 1, 60))
     return max(rng.uniform(0.0, ceiling), min(base, maximum) * _FLOOR)
 
@@ -48,6 +58,6 @@ class RetryBudget:
         """Take one retry out; seconds by which it has to be deferred."""
         elapsed = max(0.0, now - self._time)
         self._time = now
-        self._tokens = min(_BUCKET, self._tokens + elapsed * _REFILL) - 1.0
-        self._tokens = max(-_MOST_DEBT, self._tokens)
+        tokens = min(_BUCKET, self._tokens + elapsed * _REFILL)
+        self._tokens = max(-_MOST_DEBT, tokens - 1.0)
         return max(0.0, -self._tokens / _REFILL)

@@ -115,6 +115,7 @@ class FailureSense:
         least = usual + 3 * math.sqrt(usual * (1 - noise)) + 3 if self._served else 1
         if failed and self._failed > least:
             self._tight = 0
+            self._enough = ENOUGH * load
             self._begin_trial(load)
             self._restart(last_seq)
             return Move.TRIAL
@@ -169,9 +170,7 @@ class FailureSense:
             move = self._is_noise(share)
         elif share > MUCH:
             self.throttling = False
-            enough = self._enough
             self._begin_trial(load)
-            self._enough = enough
         self._restart(last_seq)
         return move
 
@@ -180,7 +179,6 @@ class FailureSense:
         if self._share_before == 1.0 and self._served_before:
             self._share_before = MIXED  # failures are known sooner than what was served
         self._load_before = load
-        self._enough = ENOUGH * load
         self._unmoved = 0
 
     def _is_noise(self, share: float) -> Move:

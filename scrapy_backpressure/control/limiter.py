@@ -147,12 +147,10 @@ class Limiter:
             self._load.accepted(ticket.load)
             self._grow(self._start, ticket, now, latency, ceiling)
             return
-        if self._fresh == 0 and (
-            self.starved >= 2 or (self._guessing and self._rates.accepted <= 2)
-        ):
-            self.restart(now, ticket)
-            return
         if self._fresh == 0:
+            if self.starved >= 2 or (self._guessing and self._rates.accepted <= 2):
+                self.restart(now, ticket)
+                return
             if self.starved:
                 self.unhindered(now)
             self.starved = 0
@@ -168,10 +166,10 @@ class Limiter:
         ):
             self._held_out()
         self._follow(ceiling)
-        if not self._by_rate and self._start is None:
+        if not self._by_rate:
             unqueued = self._queue.accepted(ticket.load, latency)
             if unqueued is not None:
-                self._good = max(self.minimum, min(unqueued, self.concurrency))
+                self._good = min(unqueued, self.concurrency)
                 self._hold(now)
 
     def _held_out(self) -> None:
@@ -260,7 +258,7 @@ class Limiter:
             self._least = max(self.minimum, LEAST_OF_ROUND * self._good)
         if self._by_rate and self._load.crowding > CROWDED and ticket.load > self.minimum:
             self._by_rate = False
-            self._good = max(self.minimum, ticket.load - 1.0)
+            self._good = ticket.load - 1.0
             self._strikes = 0
         elif self._growth.probing and self._by_rate:
             self._good = self._rates.after_growth(
@@ -282,11 +280,11 @@ class Limiter:
         least = LEAST_LEFT[min(self._strikes, len(LEAST_LEFT) - 1)]
         if self._held[1] == math.inf:  # nothing has been held yet: what is good is a guess
             least = LEAST_LEFT[-1]
-        cut = LESS * max(least, passed / (passed + 1))
+        cut = max(least, passed / (passed + 1))
         self._strikes += 1 + (self._cost > 0)
         crowded = self._load.excess(ticket.load) > 0.5 and self.concurrency > self.minimum
         if not self._by_rate and crowded and self._strikes <= 3 and not self._cost:
-            self._good = max(self.minimum, min(cut * self._good, ticket.load - 1.0))
+            self._good = min(LESS * cut * self._good, ticket.load - 1.0)
             return
         if self._by_rate:
             self._rates.refuted(self._growth.gained)
@@ -294,13 +292,10 @@ class Limiter:
             self._by_rate = True
             tried = HOLD_GAIN * self.concurrency / self.latency if self.latency else FIRST_RATE
             self._good = min(self.rate, tried)
-        self._good = self._rates.after_hold(
-            now, LESS * self._good, cut=cut / LESS, late=self._pacer.late
-        )
+        self._good = self._rates.after_hold(now, LESS * self._good, cut=cut, late=self._pacer.late)
 
     def _hold(self, now: float) -> None:
-        if self._by_rate:
-            self._good = max(LEAST_RATE, self._good)
+        self._good = max(LEAST_RATE if self._by_rate else self.minimum, self._good)
         self._growth.restart(now, settled=self._settled())
         self._follow(math.inf)
         self._queue.restart(self.concurrency)
@@ -336,7 +331,7 @@ class Limiter:
         self.has_cut = True
         self._by_rate, good = self.caps
         self._start = None
-        self._good = max(0.0 if self._by_rate else self.minimum, 0.75 * good)
+        self._good = 0.75 * good
         self._fresh = 0
         self._hold(now)
 

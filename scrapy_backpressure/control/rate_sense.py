@@ -22,7 +22,6 @@ MORE, FEW = 1.5, 4.0
 """Times as many as a bucket ever saved up, and so many more, are more than it may hold."""
 SAFE = 0.98
 """Share of the rate that was reached of which the limit is taken to be."""
-
 DEAR = 0.97
 """Share that is left of what was measured, where a refusal costs a pause."""
 

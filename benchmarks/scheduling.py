@@ -95,7 +95,7 @@ def pop_ours(crawler: Crawler, slots: int) -> Figures:
     queue = make_queue(crawler, "ours")
     for request in requests_of(slots, one_to_three):
         queue.push(request)
-        slot = admission.slot_of(request)
+        slot = admission.slot_of(request, now=now.time)
         if slot.paused_until <= now.time and rng.random() < 0.25:
             for lane in slot.lanes.values():
                 lane.paused_until = now.time + rng.random() * asleep

@@ -154,8 +154,8 @@ class Accounts:
             # Not from a queue of ours. Without one, tell requests that passed the scheduler
             # from those that a component awaits by the callback they cannot have.
             scheduled = not self._admission.queues and request.callback is not NO_CALLBACK
-            flight = Flight(request, self._admission.slot_of(request), scheduled)
-            self._admission.flights[request] = flight
+            slot = self._admission.slot_of(request, now=self._clock.now())
+            flight = self._admission.flights[request] = Flight(request, slot, scheduled)
         if flight.scheduled:
             self.pending -= 1
 
@@ -169,6 +169,7 @@ class Accounts:
         if not flight.scheduled:
             return
         self.answers += 1
+        self._extension.progressed()
         if isinstance(result, Request):
             self._continuing = result
         elif isinstance(result, Response):
@@ -199,7 +200,7 @@ class Accounts:
             self.dead_letter(request, reason, flight.verdict, flight.response, error)
 
     def _learn(self, flight: Flight, outcome: Outcome) -> None:
-        flight.slot.window.append((self._clock.now(), outcome.is_bad))
+        flight.slot.answered(self._clock.now(), bad=outcome.is_bad)
 
     def _spider_takes(self, request: Request, response: Response) -> bool:
         """Whether HttpErrorMiddleware lets the spider have an answer that is no success."""

@@ -11,6 +11,7 @@ import math
 import random
 from collections import OrderedDict
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from scrapy import Request
+    from scrapy.core.downloader import Downloader
     from scrapy.crawler import Crawler
 
     from scrapy_backpressure.clock import Clock
@@ -86,21 +88,25 @@ class Admission:
 
     # -- slots -------------------------------------------------------------
 
+    @cached_property
+    def _downloader(self) -> Downloader:
+        return self._crawler.engine.downloader
+
     def slot_key(self, request: Request) -> str:
         """Key of the request's download slot."""
-        return self._crawler.engine.downloader.get_slot_key(request)
+        return self._downloader.get_slot_key(request)
 
-    def slot_of(self, request: Request, key: str | None = None) -> Slot:
+    def slot_of(self, request: Request, key: str | None = None, *, now: float) -> Slot:
         """The request's slot, made if needed."""
         if key is None:
             key = self.slot_key(request)
-        now = self._clock.now()
         slot = self.slots.get(key)
         if slot is None:
-            limits = _scrapy.slot_limits(self._crawler.engine.downloader, request)
+            limits = _scrapy.slot_limits(self._downloader, request)
             slot = Slot(key, limits, RetryBudget(self._config.retry_budget, now))
             self.slots[key] = slot
             self._add_lane(slot, None, now)
+            self._mirror(slot)
         else:
             self.slots.move_to_end(key)
         slot.used_at = now
@@ -169,7 +175,7 @@ class Admission:
 
     def hand_out(self, request: Request, key: str, now: float) -> None:
         """The scheduler hands *request* out: take a place for it."""
-        slot = self.slot_of(request, key)
+        slot = self.slot_of(request, key, now=now)
         flight = self.flights[request] = Flight(request, slot, scheduled=True)
         if history.HISTORY not in request.meta:
             slot.budget.first_attempt()
@@ -189,14 +195,12 @@ class Admission:
         slot.in_flight += 1
         if flight.scheduled:
             slot.unsent.add(flight)
-        downloader = self._crawler.engine.downloader
-        slot.delay = _scrapy.slot_delay(downloader, slot.key, slot.limits.delay)
+        slot.delay = _scrapy.slot_delay(self._downloader, slot.key, slot.limits.delay)
         if slot.delay:
             spread = slot.limits.jitter
             factor = 1.0 + self._rng.uniform(-spread, spread) if spread else 1.0
             before, slot.next_at = slot.next_at, now + slot.delay * max(0.0, factor)
             flight.delayed = (before, slot.next_at)
-        self._mirror(slot)
 
     def lost_its_turn(self, flight: Flight, now: float) -> bool:
         """Whether the place of *flight* was for an earlier time.
@@ -209,8 +213,11 @@ class Admission:
 
     def departed(self, flight: Flight, now: float) -> None:
         """*flight* goes to the site now."""
+        slot = flight.slot
         flight.sent_at = now
-        flight.slot.unsent.discard(flight)
+        slot.unsent.discard(flight)
+        if slot.delay:
+            _scrapy.waive_delay(self._downloader, slot.key, slot.delay)
 
     async def turn(self, flight: Flight, lane: Lane) -> None:
         """Wait until *flight* may go through *lane*, and take a place for it."""
@@ -292,7 +299,7 @@ class Admission:
         """
         slot = flight.slot
         if verdict.outcome is not Outcome.PROXY_FAILED:  # says nothing of the site
-            slot.window.append((now, verdict.outcome.is_bad))
+            slot.answered(now, bad=verdict.outcome.is_bad)
         if flight.lane is not None and flight.ticket is not None:
             sent_at = now if flight.sent_at is None else flight.sent_at
             latency = now - sent_at
@@ -327,14 +334,14 @@ class Admission:
             queue.wake_slot(slot.key)
 
     def _mirror(self, slot: Slot) -> None:
-        _scrapy.mirror_concurrency(self._crawler.engine.downloader, slot.key, slot.concurrency)
+        _scrapy.mirror_concurrency(self._downloader, slot.key, slot.concurrency)
 
     # -- housekeeping ------------------------------------------------------
 
     def tick(self) -> None:
         """Once per interval: forget idle slots, find lost flights, notice a closing engine."""
         now = self._clock.now()
-        active = self._crawler.engine.downloader.active
+        active = self._downloader.active
         for request in [r for r in self.flights if r not in active]:
             self.release(self.flights.pop(request))  # a scheduler dropped it after popping
         if _scrapy.is_closing(self._crawler.engine):
@@ -357,6 +364,8 @@ class Admission:
     def _forget(self, slot: Slot) -> None:
         """Drop an idle slot, and keep the little that a new one to the same site starts from."""
         del self.slots[slot.key]
+        # A new one has to find there what the user allows.
+        _scrapy.mirror_concurrency(self._downloader, slot.key, slot.limits.concurrency)
         for proxy, lane in slot.lanes.items():
             if (learned := lane.learned) is not None:
                 self._seen[slot.key, proxy] = learned

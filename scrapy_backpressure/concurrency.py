@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from scrapy.exceptions import IgnoreRequest
 
-from scrapy_backpressure import _scrapy, history
+from scrapy_backpressure import history
 from scrapy_backpressure._scrapy import is_robotstxt
 from scrapy_backpressure.control.outcome import Outcome, Verdict
 from scrapy_backpressure.exceptions import GivenUp
@@ -15,12 +15,15 @@ from scrapy_backpressure.extension import BackpressureExtension, extension_of
 from scrapy_backpressure.policy import is_truncated_gzip
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.http import Response
     from typing_extensions import Self
 
-    from scrapy_backpressure.slots import Flight
+    from scrapy_backpressure.control.lane import Lane
+    from scrapy_backpressure.slots import Flight, Slot
 
 _PATIENCE = 5.0
 """Seconds for which a request may wait here and hold a place of CONCURRENT_REQUESTS."""
@@ -38,7 +41,8 @@ class ConcurrencyMiddleware:
 
     def __init__(self, extension: BackpressureExtension) -> None:
         self._extension = extension
-        self._crawler = extension.crawler
+        assert extension.crawler.stats is not None
+        self._stats = extension.crawler.stats
         self._admission = extension.admission
         self._admission.learning = True
         self._clock = extension.clock
@@ -50,7 +54,7 @@ class ConcurrencyMiddleware:
     def from_crawler(cls, crawler: Crawler) -> Self:
         return cls(extension_of(crawler, cls))
 
-    async def process_request(self, request: Request) -> Request | None:
+    def process_request(self, request: Request) -> Awaitable[Request | None] | Request | None:
         """Let pass what was admitted when it was popped; make everything else wait its turn."""
         flight = self._admission.flights.get(request)
         if flight is None:
@@ -58,28 +62,37 @@ class ConcurrencyMiddleware:
         if flight.hopeless is not None:
             return self._give_back(flight, flight.hopeless)
         self._shorten_robotstxt(request)
+        if flight.ticket is None or history.DUE in request.meta:
+            return self._wait(flight)
+        _, lane, now = self._way(request)
+        if flight.lane is not lane or self._admission.lost_its_turn(flight, now):
+            return self._wait(flight)
+        self._admission.departed(flight, now)
+        return None
+
+    def _way(self, request: Request) -> tuple[Slot, Lane, float]:
+        """The slot and lane of *request*, and the time."""
+        now = self._clock.now()
+        slot = self._admission.slot_of(request, now=now)
+        return slot, self._admission.lane_of(slot, request.meta.get("proxy")), now
+
+    async def _wait(self, flight: Flight) -> Request | None:
+        request, admission = flight.request, self._admission
         due = request.meta.pop(history.DUE, None)
         if due is not None:  # a retry that a component awaits, so that it cannot be parked
-            await self._admission.sleep_until(self._clock.now() + due - self._clock.epoch())
-        slot = self._admission.slot_of(request)
-        lane = self._admission.lane_of(slot, request.meta.get("proxy"))
+            await admission.sleep_until(self._clock.now() + due - self._clock.epoch())
+        slot, lane, now = self._way(request)
+        admission.release(flight)
+        flight.slot = slot
+        wait = admission.turn_at(slot, lane, now) - now
+        patience = _PATIENCE if len(slot.lanes) == 1 else _PATIENCE_OF_SEVERAL
+        if flight.scheduled and patience < wait < math.inf:
+            return self._later(request, wait)
+        await admission.turn(flight, lane)
         now = self._clock.now()
-        if (
-            flight.ticket is None
-            or flight.lane is not lane
-            or self._admission.lost_its_turn(flight, now)
-        ):
-            self._admission.release(flight)
-            flight.slot = slot
-            wait = self._admission.turn_at(slot, lane, now) - now
-            patience = _PATIENCE if len(slot.lanes) == 1 else _PATIENCE_OF_SEVERAL
-            if flight.scheduled and patience < wait < math.inf:
-                return self._later(request, wait)
-            await self._admission.turn(flight, lane)
-            if flight.ticket is None:
-                return self._give_back(flight, self._admission.hopeless(slot, self._clock.now()))
-        _scrapy.waive_delay(self._crawler.engine.downloader, slot.key, slot.delay)
-        self._admission.departed(flight, self._clock.now())
+        if flight.ticket is None:
+            return self._give_back(flight, admission.hopeless(slot, now))
+        admission.departed(flight, now)
         return None
 
     def _shorten_robotstxt(self, request: Request) -> None:
@@ -115,7 +128,7 @@ class ConcurrencyMiddleware:
         if flight is None or flight.verdict is not None:
             return response
         verdict = self._policy.classify_response(request, response)
-        if verdict.outcome is Outcome.ACCEPTED and response.headers.get("Content-Encoding"):
+        if verdict.outcome is Outcome.ACCEPTED and b"Content-Encoding" in response.headers:
             verdict = self._whole(flight, response, verdict)
         verdict = self._learn(flight, verdict)
         if verdict.outcome.is_bad:
@@ -143,11 +156,9 @@ class ConcurrencyMiddleware:
         """Learn from an answer; what it means in the light of others."""
         if flight.sent_at is not None:  # else another middleware answered, not the site
             verdict = self._admission.learn(flight, verdict, self._clock.now())
-            outcome = verdict.outcome
-            self._crawler.stats.inc_value(f"backpressure/outcome/{outcome.value}")
-            if verdict.reason and outcome.is_bad:
-                self._crawler.stats.inc_value(
-                    f"backpressure/outcome/{outcome.value}/{verdict.reason}"
-                )
+            stat = f"backpressure/outcome/{verdict.outcome.value}"
+            self._stats.inc_value(stat)
+            if verdict.reason and verdict.outcome.is_bad:
+                self._stats.inc_value(f"{stat}/{verdict.reason}")
         flight.verdict = verdict
         return verdict

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from scrapy_backpressure.storage.sqlite import ParkedRequests
 
 if TYPE_CHECKING:
     from scrapy import Spider
+    from scrapy.core.engine import ExecutionEngine
     from scrapy.crawler import Crawler
     from typing_extensions import Self
 
@@ -97,8 +99,6 @@ class BackpressureExtension:
             (extension.spider_opened, signals.spider_opened),
             (extension.spider_idle, signals.spider_idle),
             (extension.spider_closed, signals.spider_closed),
-            (extension.poke, signals.response_received),
-            (extension.poke, signals.scheduler_empty),
             (accounts.request_scheduled, signals.request_scheduled),
             (accounts.request_dropped, signals.request_dropped),
             (accounts.spider_error, signals.spider_error),
@@ -107,16 +107,21 @@ class BackpressureExtension:
             crawler.signals.connect(handler, signal=signal)
         return extension
 
+    @cached_property
+    def engine(self) -> ExecutionEngine:
+        """The crawl's engine; RuntimeError before there is one."""
+        return self.crawler.engine
+
     def spider_opened(self, spider: Spider) -> None:
         accounts, path = self.accounts, None
         if self.jobdir:
             path = Path(self.jobdir, _PARKED)
         self.retry_queue = RetryQueue(spider, path, self.clock, accounts)
-        _scrapy.watch_fetches(
-            self.crawler.engine.downloader, accounts.fetch_started, accounts.fetch_ended
-        )
-        _scrapy.watch_enqueue(self.crawler.engine, accounts.enqueued)
-        accounts.opened(_scrapy.scheduler_length(self.crawler.engine), len(self.retry_queue))
+        _scrapy.watch_fetches(self.engine.downloader, accounts.fetch_started, accounts.fetch_ended)
+        _scrapy.watch_enqueue(self.engine, accounts.enqueued)
+        if not self.admission.queues:  # else they tell it, at less cost
+            self.crawler.signals.connect(self.progressed, signal=signals.scheduler_empty)
+        accounts.opened(_scrapy.scheduler_length(self.engine), len(self.retry_queue))
         warn_about_companions(self)
         self._reporter.opened()
         self._loop = create_looping_call(self._sample)
@@ -159,9 +164,7 @@ class BackpressureExtension:
             self.accounts.flush()  # early, should there be no time for an end in good order
         self.accounts.settle()
         if not self.admission.queues:
-            self.accounts.pending = _scrapy.scheduler_length(
-                self.crawler.engine, self.accounts.pending
-            )
+            self.accounts.pending = _scrapy.scheduler_length(self.engine, self.accounts.pending)
         rate = self.throughput.update(now, self.accounts.answers)
         if self.config.queue_high is None:
             high = auto_high(rate, self.config.queue_seconds)
@@ -186,9 +189,14 @@ class BackpressureExtension:
 
     def depth(self) -> int:
         """Open requests: queued, being fetched, or in a callback that is not held back."""
-        in_progress = _scrapy.in_progress(self.crawler.engine)
+        in_progress = _scrapy.in_progress(self.engine)
         queued = self.accounts.pending + len(self.gate.passing)
         return queued + in_progress - self.gate.held
+
+    def progressed(self) -> None:
+        """Something has ended or was sent: a closed gate may have to open."""
+        if self.gate.closed:
+            self.poke()
 
     def poke(self) -> None:
         """Look whether the gate has to be open or closed."""
@@ -201,14 +209,14 @@ class BackpressureExtension:
             reasons.add("retries")
         if self._memory.high:
             reasons.add("memory")
-        if self.nothing_to_do() or _scrapy.is_closing(self.crawler.engine):
+        if reasons and (self.nothing_to_do() or _scrapy.is_closing(self.engine)):
             reasons.clear()  # nothing is left that could ever open it
         self.gate.set(frozenset(reasons))
 
     def nothing_to_do(self) -> bool:
         """Whether nothing is queued, or about to be, and nothing in flight."""
         queued = self.accounts.pending or self.gate.passing
-        return not queued and not self.crawler.engine.downloader.active
+        return not queued and not self.engine.downloader.active
 
     def _gate_changed(self, before: frozenset[str], reasons: frozenset[str]) -> None:
         stats, now, spider = self.crawler.stats, self.clock.now(), self.crawler.spider

@@ -114,13 +114,12 @@ class StartGateMiddleware:
         gate = self._gate
         exhausted = False
         while True:
-            if _scrapy.is_closing(self._extension.crawler.engine):
+            if _scrapy.is_closing(self._extension.engine):
                 # Whatever start() has left would be read only to be given up.
                 if await self._cancelled(gate.wait()):
                     return
                 continue
-            recovered = self._recovered()
-            if recovered is not None:
+            if gate.aside and (recovered := self._recovered()) is not None:
                 yield recovered
                 continue
             if exhausted and not gate.aside:
@@ -229,7 +228,7 @@ class StartGateMiddleware:
         return (
             self._gate.closed
             and self._gate.held < self._held_max
-            and not _scrapy.scraper_backs_out(extension.crawler.engine)
+            and not _scrapy.scraper_backs_out(extension.engine)
         )
 
     def process_spider_exception(self, response: Response, exception: Exception) -> None:

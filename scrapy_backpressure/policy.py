@@ -98,22 +98,18 @@ class Evidence:
         self.request = request
         self.response = response
         self.status: int = response.status
+        self.headers: dict[str, list[str]] = {}
+        """The headers that matter here: lower-case name to values."""
         self._now = now
         self._limits = False
-
-    @cached_property
-    def headers(self) -> dict[str, list[str]]:
-        """The headers that matter here: lower-case name to values."""
-        headers = self.response.headers
-        found: dict[str, list[str]] = {}
+        headers = response.headers
         for key in headers:
             name = key.lower()
-            if name in _READ or b"limit" in name:
+            limits = b"limit" in name
+            if limits or name in _READ:
+                self._limits = self._limits or limits
                 values = [value.decode("latin-1") for value in headers.getlist(key)]
-                found[name.decode("latin-1")] = values
-                if b"limit" in name:
-                    self._limits = True
-        return found
+                self.headers[name.decode("latin-1")] = values
 
     @cached_property
     def pause(self) -> float | None:
@@ -124,11 +120,14 @@ class Evidence:
         date = self.headers.get("date")
         return parse_retry_after(values, now=self._now, date=date[0] if date else None)
 
-    @cached_property
+    @property
     def quota(self) -> Quota | None:
         """What the rate-limit headers say."""
-        headers = self.headers
-        return parse_quota(headers, now=self._now) if self._limits else None
+        return self._quota if self._limits else None
+
+    @cached_property
+    def _quota(self) -> Quota | None:
+        return parse_quota(self.headers, now=self._now)
 
     @property
     def exhausted(self) -> bool:
@@ -248,10 +247,12 @@ class OutcomePolicy:
             return vendor
         weights = _header_weights(evidence)
         _add_path_weights(evidence, weights)
-        if max(weights.values(), default=0) < markers.THRESHOLD:
+        if not weights or max(weights.values()) < markers.THRESHOLD:
             _add_body_weights(evidence, weights)
-        vendor = max(weights, key=weights.__getitem__, default=None)
-        return vendor if vendor and weights[vendor] >= markers.THRESHOLD else None
+        if not weights:
+            return None
+        vendor = max(weights, key=weights.__getitem__)
+        return vendor if weights[vendor] >= markers.THRESHOLD else None
 
     def is_throttled(self, evidence: Evidence) -> bool:
         """Whether the site asks for a slower pace."""
@@ -364,17 +365,21 @@ def _add_body_weights(evidence: Evidence, weights: dict[str, int]) -> None:
         types = evidence.headers.get("content-type")
         if (types and "html" not in types[0].lower()) or not evidence.body:
             return
-        text, title = evidence.lowered, _title(evidence.lowered)
-        for vendor, mark in markers.SUCCESS_MARKS:
-            if mark.text in (title if mark.in_title else text):
-                _add(weights, vendor, mark.on_success)
+        text = evidence.lowered
+        for mark, vendor, weight in markers.SUCCESS_MARKS:
+            if mark in text:
+                _add(weights, vendor, weight)
+        if title := _title(text):
+            for mark, vendor, weight in markers.SUCCESS_TITLES:
+                if mark in title:
+                    _add(weights, vendor, weight)
     elif status >= 400 and evidence.body:
         text, title = evidence.lowered, _title(evidence.lowered)
         for refuser in markers.VENDORS:
             if not refuser.statuses or status in refuser.statuses:
-                for mark in refuser.body:
-                    if mark.text in (title if mark.in_title else text):
-                        _add(weights, refuser.name, mark.on_error)
+                for sign in refuser.body:
+                    if sign.text in (title if sign.in_title else text):
+                        _add(weights, refuser.name, sign.on_error)
 
 
 def _add(weights: dict[str, int], vendor: str, weight: int) -> None:

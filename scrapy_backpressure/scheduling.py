@@ -38,7 +38,7 @@ class SlotAwarePriorityQueue(DownloaderAwarePriorityQueue):
         for slot in self.pqueues:
             self._rotation.add(slot)
         self._length = sum(len(queue) for queue in self.pqueues.values())
-        extension = crawler.get_extension(BackpressureExtension)
+        self._extension = extension = crawler.get_extension(BackpressureExtension)
         self._admission: Admission | None = None if extension is None else extension.admission
         if extension is not None:
             extension.admission.queues.append(self)
@@ -69,8 +69,10 @@ class SlotAwarePriorityQueue(DownloaderAwarePriorityQueue):
             if self._admission is not None:
                 self._admission.hand_out(request, slot, now)
             return request
-        if self._admission is not None and (wake := self._rotation.next_wake()) is not None:
-            self._admission.wake_at(wake)
+        if self._admission is not None:
+            if (wake := self._rotation.next_wake()) is not None:
+                self._admission.wake_at(wake)
+            self._extension.progressed()
         return None
 
     def _pop_from(self, slot: str) -> Request | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -78,7 +79,8 @@ class Slot:
     waiters: deque[Waiter] = field(default_factory=deque)
     unsent: set[Flight] = field(default_factory=set)
     """Flights of the scheduler that have a place and are still on their way to the site."""
-    window: deque[tuple[float, bool]] = field(default_factory=lambda: deque(maxlen=_WINDOW))
+    _window: deque[tuple[float, bool]] = field(default_factory=lambda: deque(maxlen=_WINDOW))
+    _bad_at: float = -math.inf
 
     @property
     def concurrency(self) -> int:
@@ -91,7 +93,15 @@ class Slot:
         """Until when no lane may send anything; in the past or 0.0 if one may."""
         return min((lane.closed_until for lane in self.lanes.values()), default=0.0)
 
+    def answered(self, now: float, *, bad: bool) -> None:
+        """An answer came, or none."""
+        self._window.append((now, bad))
+        if bad:
+            self._bad_at = now
+
     def bad_share(self, now: float) -> float:
         """Share of bad answers among the last ones; 0.0 while there are too few."""
-        recent = [bad for time, bad in self.window if now - time <= _WINDOW_SECONDS]
+        if now - self._bad_at > _WINDOW_SECONDS:
+            return 0.0
+        recent = [bad for time, bad in self._window if now - time <= _WINDOW_SECONDS]
         return sum(recent) / len(recent) if len(recent) >= _WINDOW_MIN else 0.0

@@ -166,7 +166,18 @@ VENDOR_BY_PATH: tuple[tuple[str, str], ...] = tuple(
     (path, vendor.name) for vendor in VENDORS for path in vendor.paths
 )
 """(beginning of a URL path, vendor)."""
-SUCCESS_MARKS: tuple[tuple[str, BodyMark], ...] = tuple(
-    (vendor.name, mark) for vendor in VENDORS for mark in vendor.body if mark.on_success
-)
-"""(vendor, mark) of all marks that count in a page with status 2xx."""
+
+
+def _success_marks(*, in_title: bool) -> tuple[tuple[bytes, str, int], ...]:
+    return tuple(
+        (mark.text, vendor.name, mark.on_success)
+        for vendor in VENDORS
+        for mark in vendor.body
+        if mark.on_success and mark.in_title is in_title
+    )
+
+
+SUCCESS_MARKS = _success_marks(in_title=False)
+"""(bytes, vendor, weight) of all marks that count anywhere in a page with status 2xx ..."""
+SUCCESS_TITLES = _success_marks(in_title=True)
+"""... and of those that count in its title."""

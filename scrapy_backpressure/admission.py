@@ -23,6 +23,7 @@ from scrapy_backpressure.clock import Alarm
 from scrapy_backpressure.control.backoff import RetryBudget
 from scrapy_backpressure.control.lane import Lane
 from scrapy_backpressure.control.outcome import Outcome
+from scrapy_backpressure.control.places import Places
 from scrapy_backpressure.slots import Flight, Slot, Waiter
 
 if TYPE_CHECKING:
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 _IDLE_SECONDS = 600.0  # after which a slot is forgotten
 _MAX_SLOTS = 20_000
-_UNKNOWN_SHARE = 1 / 20
-"""Of CONCURRENT_REQUESTS, for a site that has not answered yet: it may be one that never does."""
 _MAX_SEEN = 100_000  # limits of sites whose slots were forgotten, about 250 bytes each
 _TURN_LASTS = 0.1
 """Seconds within which a place that the scheduler took for a request has to be used."""
@@ -48,6 +47,8 @@ _TURN_LASTS = 0.1
 
 class SlotQueue(Protocol):
     """A queue that waits for slots."""
+
+    def set_load(self, key: str, load: int) -> None: ...
 
     def wake_slot(self, key: str) -> None: ...
 
@@ -72,9 +73,7 @@ class Admission:
         self._clock = clock
         self._rng = random.Random()
         self._alarm = Alarm(clock.now, self._on_alarm)
-        self._most_unknown = max(
-            1, int(_UNKNOWN_SHARE * crawler.settings.getint("CONCURRENT_REQUESTS"))
-        )
+        self._places = Places(crawler.settings.getint("CONCURRENT_REQUESTS"))
         self._waiting: dict[str, Slot] = {}
         self._sleepers: set[Deferred[None]] = set()
         self.slots: OrderedDict[str, Slot] = OrderedDict()
@@ -126,7 +125,7 @@ class Admission:
             rng=self._rng,
             probe_timeout=self._crawler.settings.getfloat("DOWNLOAD_TIMEOUT") or math.inf,
             seen=seen,
-            most_unknown=self._most_unknown,
+            most_unknown=self._places.most_unknown,
         )
         return lane
 
@@ -140,6 +139,16 @@ class Admission:
         return sum(queue.slot_length(key) for queue in self.queues)
 
     # -- admission ---------------------------------------------------------
+
+    def in_flight(self, key: str) -> int:
+        """Requests of a slot that have a place."""
+        slot = self.slots.get(key)
+        return 0 if slot is None else slot.in_flight
+
+    def rests_until(self, key: str) -> float:
+        """Until when a slot gives way to others."""
+        slot = self.slots.get(key)
+        return 0.0 if slot is None else slot.rests_until
 
     def hopeless(self, slot: Slot, now: float) -> str | None:
         """Why nothing can be expected of *slot* in time; None if something can."""
@@ -192,7 +201,7 @@ class Admission:
         flight.lane = lane
         flight.ticket = lane.sent(now)
         flight.reserved_at = now
-        slot.in_flight += 1
+        self._count(slot, 1)
         if flight.scheduled:
             slot.unsent.add(flight)
         slot.delay = _scrapy.slot_delay(self._downloader, slot.key, slot.limits.delay)
@@ -303,6 +312,7 @@ class Admission:
         if flight.lane is not None and flight.ticket is not None:
             sent_at = now if flight.sent_at is None else flight.sent_at
             latency = now - sent_at
+            slot.rests_until = now + self._places.rest(latency, slot.in_flight)
             outcome = flight.lane.finished(flight.ticket, now, verdict, latency=latency)
             if outcome is not verdict.outcome:
                 verdict = replace(verdict, outcome=outcome)
@@ -322,12 +332,17 @@ class Admission:
         slot = flight.slot
         flight.ticket = None
         slot.unsent.discard(flight)
-        slot.in_flight -= 1
+        self._count(slot, -1)
         self._mirror(slot)
         if slot.waiters:
             self._serve(slot)
         else:
             self._wake_queues(slot)
+
+    def _count(self, slot: Slot, change: int) -> None:
+        slot.in_flight += change
+        for queue in self.queues:
+            queue.set_load(slot.key, slot.in_flight)
 
     def _wake_queues(self, slot: Slot) -> None:
         for queue in self.queues:

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 class SlotAwarePriorityQueue(DownloaderAwarePriorityQueue):
     """A SCHEDULER_PRIORITY_QUEUE that knows what each download slot can bear.
 
-    Slots take turns. A slot that is paused, or that has as many requests in flight as its site
-    bears, is passed over: its requests stay here, hold no place of CONCURRENT_REQUESTS, and
-    cost nothing while they wait. Within a slot, order is that of Scrapy's own queue.
+    The slot with the fewest requests in flight comes first; equals take turns. A slot that is
+    paused, or that has as many requests in flight as its site bears, is passed over: its requests
+    stay here, hold no place of CONCURRENT_REQUESTS, and cost nothing while they wait. A slot that
+    answers far more slowly than the others gives way to them for a while, since what it has in
+    flight holds places for long. Within a slot, order is that of Scrapy's own queue.
 
     Disk state (JOBDIR) has the shape of Scrapy's
     :class:`~scrapy.pqueues.DownloaderAwarePriorityQueue`, so that either can resume the other's.
@@ -35,8 +37,6 @@ class SlotAwarePriorityQueue(DownloaderAwarePriorityQueue):
         super().__init__(crawler, *args, **kwargs)
         self._slot_key = crawler.engine.downloader.get_slot_key
         self._rotation: Rotation[str] = Rotation()
-        for slot in self.pqueues:
-            self._rotation.add(slot)
         self._length = sum(len(queue) for queue in self.pqueues.values())
         self._extension = extension = crawler.get_extension(BackpressureExtension)
         self._admission: Admission | None = None if extension is None else extension.admission
@@ -45,13 +45,20 @@ class SlotAwarePriorityQueue(DownloaderAwarePriorityQueue):
             self._now = extension.clock.now
         else:
             self._now = lambda: 0.0
+        for slot in self.pqueues:
+            self._add(slot)
+
+    def _add(self, slot: str) -> None:
+        if slot not in self._rotation:
+            admission = self._admission
+            self._rotation.add(slot, 0 if admission is None else admission.in_flight(slot))
 
     def push(self, request: Request) -> None:
         slot = self._slot_key(request)
         if slot not in self.pqueues:
             self.pqueues[slot] = self.pqfactory(slot)
         self.pqueues[slot].push(request)  # a request that cannot be serialised raises here
-        self._rotation.add(slot)
+        self._add(slot)
         self._length += 1
 
     def pop(self) -> Request | None:
@@ -62,6 +69,10 @@ class SlotAwarePriorityQueue(DownloaderAwarePriorityQueue):
                 ready = self._admission.ready_at(slot, now)
                 if ready > now:
                     self._rotation.sleep(slot, ready)
+                    continue
+                rests_until = self._admission.rests_until(slot)
+                if rests_until > now and not self._rotation.rests(slot):
+                    self._rotation.rest(slot, rests_until)
                     continue
             request = self._pop_from(slot)
             if request is None:
@@ -113,6 +124,10 @@ class SlotAwarePriorityQueue(DownloaderAwarePriorityQueue):
                 request = self._pop_from(slot)
                 if request is not None:
                     yield request
+
+    def set_load(self, key: str, load: int) -> None:
+        """So many requests of the slot *key* are in flight."""
+        self._rotation.set_load(key, load)
 
     def wake_slot(self, key: str) -> None:
         """A place of the slot *key* became free."""

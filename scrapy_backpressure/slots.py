@@ -76,6 +76,8 @@ class Slot:
     next_at: float = 0.0
     """When the delay lets the next request go."""
     used_at: float = 0.0
+    rests_until: float = 0.0
+    """Until when it gives way to slots that answer sooner."""
     waiters: deque[Waiter] = field(default_factory=deque)
     unsent: set[Flight] = field(default_factory=set)
     """Flights of the scheduler that have a place and are still on their way to the site."""

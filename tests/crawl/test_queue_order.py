@@ -129,3 +129,59 @@ def test_crawl_that_was_stopped_without_the_add_on_goes_on_with_it(
     assert_sound(second)
     assert second.stat("backpressure/audit/resumed") == len(second.items) > 0
     assert len(first.items) + len(second.items) == 20
+
+
+SLOW_AND_FAST = """
+from scrapy_backpressure.control import places
+
+class Unequal(Spider):
+    name = "unequal"
+
+    async def start(self):
+        places.SLOW = self.slow_from
+        for number in range(80):
+            yield Request(f"{self.fast}/page/{number}")
+            if number < 12:
+                yield Request(f"{self.slow}/page/{number}")
+
+    def parse(self, response):
+        pass
+"""
+
+
+def test_slot_that_answers_late_gets_no_more_places_than_another(
+    site: Sites, crawl: Crawls
+) -> None:
+    where = site({"hosts": {FIRST: {"latency": 0.8}, SECOND: {"latency": 0.1}}})
+    args = {"slow": where.url("", host=FIRST), "fast": where.url("", host=SECOND)}
+    result = crawl(
+        SLOW_AND_FAST,
+        {"CONCURRENT_REQUESTS": 6, "BACKPRESSURE_START_CONCURRENCY": 6},
+        args={**args, "slow_from": 60.0},
+    )
+    assert_sound(result)
+    fast_done = max(second for second, _, _ in where.host(SECOND)["requests"])
+    under_way = [
+        second
+        for second, _, _ in where.host(FIRST)["requests"]
+        if second <= fast_done <= second + 0.8
+    ]
+    assert 1 <= len(under_way) <= 4
+
+
+def test_slot_that_answers_far_later_gives_way_while_others_have_requests(
+    site: Sites, crawl: Crawls
+) -> None:
+    where = site({"hosts": {FIRST: {"latency": 1.2}, SECOND: {"latency": 0.05}}})
+    args = {"slow": where.url("", host=FIRST), "fast": where.url("", host=SECOND)}
+    result = crawl(
+        SLOW_AND_FAST.replace("range(80)", "range(300)"),
+        {"CONCURRENT_REQUESTS": 4, "BACKPRESSURE_START_CONCURRENCY": 4},
+        args={**args, "slow_from": 0.5},
+    )
+    assert_sound(result)
+    fast_done = max(second for second, _, _ in where.host(SECOND)["requests"])
+    while_fast = [s for s, _, _ in where.host(FIRST)["requests"] if s < fast_done - 0.5]
+    assert fast_done > 2.5  # so that it could have sent several
+    assert len(while_fast) == 1
+    assert where.host(FIRST)["pages"] == 12

@@ -275,6 +275,6 @@ def rows(*, quick: bool = False) -> list[Row]:
         _hole(1200 if part == 1 else 600),  # the hole has to lie inside
         _random_503(4000 // part),
         _stalled("stalled", AT_ONCE, 300 // part, 24 // part),
-        _stalled("stalled8", 8, 60 // part, 10 // part),
+        _stalled("stalled8", 8, 240 // part, 10 // part),
         _broad(2000 // part),
     ]

@@ -177,7 +177,11 @@ class Admission:
         if slot.waiters:  # nothing overtakes them
             awaited = {waiter.lane for waiter in slot.waiters} if len(lanes) > 1 else lanes
             lanes = [lane for lane in lanes if lane not in awaited]
-        ready = min((self.turn_at(slot, lane, now) for lane in lanes), default=math.inf)
+        if len(lanes) == 1:  # nearly always, and asked for each request
+            (lane,) = lanes
+            ready = self.turn_at(slot, lane, now)
+        else:
+            ready = min((self.turn_at(slot, lane, now) for lane in lanes), default=math.inf)
         if ready > now and self.hopeless(slot, now):
             return now
         return ready

@@ -38,10 +38,13 @@ class Slices:
         self._seconds = seconds
         self._ends = 0.0
 
+    @property
+    def over(self) -> bool:
+        """Whether the last turn of the event loop lies *seconds* back."""
+        return time.monotonic() >= self._ends
+
     async def breathe(self) -> None:
-        """Give way to the event loop, if the last time lies *seconds* back."""
-        if time.monotonic() < self._ends:
-            return
+        """Give way to the event loop."""
         turn: Deferred[None] = Deferred()
         call = call_later(0, turn.callback, None)
         try:

@@ -129,7 +129,7 @@ class StartGateMiddleware:
                     return
                 continue
             # The engine reads on without a pause while it has enough to do.
-            if await self._cancelled(self._slices.breathe()):
+            if self._slices.over and await self._cancelled(self._slices.breathe()):
                 return
             try:
                 item_or_request = await anext(start)

@@ -3,13 +3,15 @@
 A request that waits for its answer holds one of the places that CONCURRENT_REQUESTS allows. A site
 that does not answer, or far later than the others, would in time hold most of them, and slow
 everybody. So a site that has never answered gets few, and one that is far slower than usual gives
-way to the others until it has held, on average, no more than those few.
+way to the others until what it has held is few on average.
 """
 
 from __future__ import annotations
 
-SHARE = 1 / 20
-"""Of all places, for one site in trouble while others have something to send."""
+UNKNOWN_SHARE = 1 / 20
+"""Of all places, for a site that has not answered yet."""
+SLOW_SHARE = 1 / 40
+"""The same, on average, for one that is far slower while others have something to send."""
 SLOW = 5.0
 FAR_SLOWER = 10.0
 """Seconds, and times what an answer usually takes, from which on a site is in trouble."""
@@ -21,13 +23,13 @@ class Places:
     """The places of one crawl; ``total`` of them, or 0 for no limit."""
 
     def __init__(self, total: int) -> None:
-        self._share = SHARE * total
+        self._total = total
         self._usual = 0.0
 
     @property
     def most_unknown(self) -> int:
         """Requests at once to a site that has not answered yet."""
-        return max(1, int(self._share))
+        return max(1, int(UNKNOWN_SHARE * self._total))
 
     def rest(self, latency: float, in_flight: int) -> float:
         """Seconds for which a site that answered after ``latency`` seconds gives way to others.
@@ -36,6 +38,7 @@ class Places:
         """
         usual = self._usual or latency
         self._usual = usual + 0.02 * (latency - usual)
-        if latency <= max(SLOW, FAR_SLOWER * usual) or not self._share:
+        if latency <= max(SLOW, FAR_SLOWER * usual) or not self._total:
             return 0.0
-        return min(LONGEST_REST, max(0.0, latency * (in_flight / self._share - 1.0)))
+        held = in_flight / (SLOW_SHARE * self._total)
+        return min(LONGEST_REST, max(0.0, latency * (held - 1.0)))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_backpressure.control.places import LONGEST_REST, SHARE, SLOW, Places
+from scrapy_backpressure.control.places import LONGEST_REST, SLOW, SLOW_SHARE, Places
 
 
 def of_fast_sites(total: int) -> Places:
@@ -40,8 +40,8 @@ def test_far_slower_site_holds_its_share_of_the_places_on_average(
     rest = of_fast_sites(total).rest(latency, in_flight)
     held = in_flight * latency / (latency + rest)
     if rest < LONGEST_REST:
-        assert held <= SHARE * total + 1e-9 or rest == 0.0
-        assert rest == 0.0 or held == pytest.approx(SHARE * total)
+        assert held <= SLOW_SHARE * total + 1e-9 or rest == 0.0
+        assert rest == 0.0 or held == pytest.approx(SLOW_SHARE * total)
 
 
 def test_it_gives_way_for_some_minutes_at_most() -> None:

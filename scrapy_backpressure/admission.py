@@ -19,7 +19,7 @@ from scrapy.utils.defer import maybe_deferred_to_future
 from twisted.internet.defer import Deferred
 
 from scrapy_backpressure import _scrapy, history
-from scrapy_backpressure.clock import Alarm
+from scrapy_backpressure.clock import Alarm, Sleepers
 from scrapy_backpressure.control.backoff import RetryBudget
 from scrapy_backpressure.control.lane import Lane
 from scrapy_backpressure.control.outcome import Outcome
@@ -75,7 +75,7 @@ class Admission:
         self._alarm = Alarm(clock.now, self._on_alarm)
         self._places = Places(crawler.settings.getint("CONCURRENT_REQUESTS"))
         self._waiting: dict[str, Slot] = {}
-        self._sleepers: set[Deferred[None]] = set()
+        self._sleepers = Sleepers(clock.now)
         self.slots: OrderedDict[str, Slot] = OrderedDict()
         self._seen: OrderedDict[tuple[str, str | None], Caps] = OrderedDict()
         self.flights: dict[Request, Flight] = {}
@@ -186,8 +186,10 @@ class Admission:
             return now
         return ready
 
-    def hand_out(self, request: Request, key: str, now: float) -> None:
-        """The scheduler hands *request* out: take a place for it."""
+    def hand_out(self, request: Request, key: str, now: float) -> Request:
+        """The scheduler hands *request* out, or a copy of it: take a place for it."""
+        if request in self.flights:  # the same object, yielded twice, is under way
+            request = request.copy()
         slot = self.slot_of(request, key, now=now)
         flight = self.flights[request] = Flight(request, slot, scheduled=True)
         if history.HISTORY not in request.meta:
@@ -199,6 +201,7 @@ class Admission:
             self._reserve(flight, lane, now)
         else:  # it was another lane of the slot that is ready: it waits in the middleware
             flight.hopeless = self.hopeless(slot, now)
+        return request
 
     def _reserve(self, flight: Flight, lane: Lane, now: float) -> None:
         slot = flight.slot
@@ -277,22 +280,8 @@ class Admission:
 
     async def sleep_until(self, when: float) -> None:
         """Wait until *when*, or until the crawl is closed."""
-        if self.closing or when <= self._clock.now():
-            return
-        sleeper: Deferred[None] = Deferred()
-        self._sleepers.add(sleeper)
-        alarm = Alarm(self._clock.now, lambda: self._rouse(sleeper))
-        alarm.at(when)
-        try:
-            await maybe_deferred_to_future(sleeper)
-        finally:
-            alarm.cancel()
-            self._sleepers.discard(sleeper)
-
-    def _rouse(self, sleeper: Deferred[None]) -> None:
-        self._sleepers.discard(sleeper)
-        if not sleeper.called:
-            sleeper.callback(None)
+        if not self.closing:
+            await self._sleepers.sleep_until(when)
 
     def wake_at(self, when: float) -> None:
         """Have the engine ask the scheduler again at *when*."""
@@ -395,5 +384,4 @@ class Admission:
         """Let everything go that waits."""
         self.closing = True
         self._alarm.cancel()
-        for sleeper in list(self._sleepers):
-            self._rouse(sleeper)
+        self._sleepers.rouse()

@@ -80,3 +80,35 @@ class Alarm:
     def _due(self) -> None:
         self._call = self._at = None
         self._ring()
+
+
+class Sleepers:
+    """Coroutines that wait for a time (on the clock *now*), or to be roused."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._turns: set[Deferred[None]] = set()
+
+    async def sleep_until(self, when: float) -> None:
+        """Wait until *when*, or until :meth:`rouse`."""
+        if when <= self._now():
+            return
+        turn: Deferred[None] = Deferred()
+        self._turns.add(turn)
+        alarm = Alarm(self._now, lambda: self._end(turn))
+        alarm.at(when)
+        try:
+            await maybe_deferred_to_future(turn)
+        finally:
+            alarm.cancel()
+            self._turns.discard(turn)
+
+    def rouse(self) -> None:
+        """End all waiting."""
+        for turn in list(self._turns):
+            self._end(turn)
+
+    def _end(self, turn: Deferred[None]) -> None:
+        self._turns.discard(turn)
+        if not turn.called:
+            turn.callback(None)

@@ -77,9 +77,9 @@ class SlotAwarePriorityQueue(DownloaderAwarePriorityQueue):
             request = self._pop_from(slot)
             if request is None:
                 continue
-            if self._admission is not None:
-                self._admission.hand_out(request, slot, now)
-            return request
+            if self._admission is None:
+                return request
+            return self._admission.hand_out(request, slot, now)
         if self._admission is not None:
             if (wake := self._rotation.next_wake()) is not None:
                 self._admission.wake_at(wake)

@@ -185,3 +185,24 @@ def test_slot_that_answers_far_later_gives_way_while_others_have_requests(
     assert fast_done > 2.5  # so that it could have sent several
     assert len(while_fast) == 1
     assert where.host(FIRST)["pages"] == 12
+
+
+def test_one_request_object_yielded_twice_is_two_requests(site: Sites, crawl: Crawls) -> None:
+    where = site(latency=0.2)
+    source = """
+    class Twice(Spider):
+        name = "twice"
+
+        async def start(self):
+            for number in range(5):
+                request = Request(f"{self.base}/page/{number}", dont_filter=True)
+                yield request
+                yield request
+
+        def parse(self, response):
+            yield {"url": response.url}
+    """
+    result = crawl(source, {"CONCURRENT_REQUESTS": 4}, args={"base": where.url("")})
+    assert_sound(result)
+    assert len(result.items) == 10
+    assert where.host()["served"] == 10

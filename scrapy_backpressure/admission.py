@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _IDLE_SECONDS = 600.0  # after which a slot is forgotten
 _MAX_SLOTS = 20_000
-_MAX_SEEN = 100_000  # limits of sites whose slots were forgotten, about 250 bytes each
+_MAX_SEEN = 100_000  # limits and pauses of sites whose slots were forgotten, about 300 bytes each
 _TURN_LASTS = 0.1
 """Seconds within which a place that the scheduler took for a request has to be used."""
 
@@ -77,7 +77,7 @@ class Admission:
         self._waiting: dict[str, Slot] = {}
         self._sleepers = Sleepers(clock.now)
         self.slots: OrderedDict[str, Slot] = OrderedDict()
-        self._seen: OrderedDict[tuple[str, str | None], Caps] = OrderedDict()
+        self._seen: OrderedDict[tuple[str, str | None], tuple[Caps | None, float]] = OrderedDict()
         self.flights: dict[Request, Flight] = {}
         self.queues: list[SlotQueue] = []
         self.closing = False
@@ -116,7 +116,7 @@ class Admission:
         if None in slot.lanes and not slot.lanes[None].in_flight and proxy is not None:
             del slot.lanes[None]
         ceiling = slot.limits.concurrency
-        seen = self._seen.pop((slot.key, proxy), None)
+        seen, asleep_until = self._seen.pop((slot.key, proxy), (None, 0.0))
         lane = slot.lanes[proxy] = Lane(
             ceiling=ceiling,
             start=min(self._config.start_concurrency, ceiling) if self.learning else ceiling,
@@ -127,6 +127,7 @@ class Admission:
             seen=seen,
             most_unknown=self._places.most_unknown,
         )
+        lane.paused_until = asleep_until
         return lane
 
     def lane_of(self, slot: Slot, proxy: str | None) -> Lane:
@@ -356,27 +357,26 @@ class Admission:
             self.close()
         for slot in list(self._waiting.values()):
             self._serve(slot)
-        while self.slots:
+        for _ in range(len(self.slots)):
             slot = next(iter(self.slots.values()))
-            idle = now - slot.used_at > _IDLE_SECONDS or len(self.slots) > _MAX_SLOTS
-            if not idle:
+            crowded = len(self.slots) > _MAX_SLOTS
+            if not crowded and now - slot.used_at <= _IDLE_SECONDS:
                 break
-            if slot.in_flight or slot.waiters or slot.paused_until > now:
+            if slot.in_flight or slot.waiters or (slot.paused_until > now and not crowded):
                 slot.used_at = now
                 self.slots.move_to_end(slot.key)
-                if len(self.slots) > _MAX_SLOTS:
-                    break
-                continue
-            self._forget(slot)
+            else:
+                self._forget(slot, now)
 
-    def _forget(self, slot: Slot) -> None:
+    def _forget(self, slot: Slot, now: float) -> None:
         """Drop an idle slot, and keep the little that a new one to the same site starts from."""
         del self.slots[slot.key]
         # A new one has to find there what the user allows.
         _scrapy.mirror_concurrency(self._downloader, slot.key, slot.limits.concurrency)
         for proxy, lane in slot.lanes.items():
-            if (learned := lane.learned) is not None:
-                self._seen[slot.key, proxy] = learned
+            learned, ready = lane.learned, lane.ready_at(now)
+            if learned is not None or now < ready < math.inf:
+                self._seen[slot.key, proxy] = learned, ready
         while len(self._seen) > _MAX_SEEN:
             self._seen.popitem(last=False)
 

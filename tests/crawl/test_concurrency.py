@@ -280,3 +280,32 @@ def test_a_slot_that_was_forgotten_starts_from_what_its_site_had_shown(
     again = sum(kind == "refused" for page, kind in kinds if page >= 100)
     assert first >= 3
     assert again <= 2
+
+
+def test_a_pause_outlasts_the_slot_that_it_was_asked_of(site: Sites, crawl: Crawls) -> None:
+    refusal = {"until": 0.5, "status": 429, "headers": {"Retry-After": "3"}}
+    addresses = [f"127.0.0.{number}" for number in range(2, 7)]
+    where = site({"hosts": {address: {"faults": [refusal]} for address in addresses}})
+    source = """
+    import asyncio
+    from scrapy_backpressure import admission
+
+    admission._MAX_SLOTS = 2
+
+    class Many(Spider):
+        name = "many"
+
+        async def start(self):
+            for number, url in enumerate(self.urls):
+                if number == 5:
+                    await asyncio.sleep(1)
+                yield Request(url)
+
+        def parse(self, response):
+            pass
+    """
+    urls = [where.url(f"/page/{n}", host=address) for n in range(2) for address in addresses]
+    result = crawl(source, {"BACKPRESSURE_INTERVAL": 0.1}, args={"urls": urls})
+    assert_sound(result)
+    assert where.stats()["pages"] == 10
+    assert where.stats()["early"] == 0

@@ -8,7 +8,9 @@ taken back. If much is refused later, there is a trial anew.
 
 "Clearly more" is that of a control chart: mean + 3 standard deviations, and 3 for small numbers;
 where fewer than half of the answers failed, it has to be passed twice, since by chance it is
-passed now and then. Where nothing was ever served, two failures are enough.
+passed now and then. Where nothing was ever served, two failures are enough. While the load grows
+fast, and the failures come faster than answers (as a front's do), one takes the place of the 3:
+the load is then the likely cause, and a needless trial costs little.
 
 Source for the threshold: W. Shewhart, *Economic Control of Quality of Manufactured Product*.
 """
@@ -30,6 +32,10 @@ ENOUGH = 0.02
 """Part of the load that was followed well below which failures lower it no further."""
 WARNED = 10
 """Times twenty answers for which a passed threshold is remembered."""
+SPARE, ALERT = 3, 1
+"""Failures beyond what chance explains that begin no trial, and while the load grows fast."""
+USUAL = 0.05
+"""Share of answers that may fail until we know better."""
 BLOCK = 20
 """Answers after which what is usual is learned anew."""
 
@@ -70,8 +76,7 @@ class FailureSense:
     def __init__(self) -> None:
         self.throttling = False
         """Failures of this site follow our load."""
-        self._noise_failed = 1.0  # until we know better, 5 % may fail
-        self._noise_count = 20.0
+        self._noise_failed, self._noise_count = USUAL * BLOCK, float(BLOCK)
         self._share_before = 0.0  # of failures when the trial began; 0: none is under way
         self._load_before = self._enough = 0.0
         self._unmoved = 0
@@ -94,11 +99,21 @@ class FailureSense:
         """Whether a failure is better taken for throttling: some are served among them."""
         return self.throttling or 0 < self._share_before < 1 or (self.suspicious and self._mixed)
 
-    def judge(self, seq: int, *, failed: bool, last_seq: int, load: float) -> Move:
+    def judge(
+        self,
+        seq: int,
+        *,
+        failed: bool,
+        last_seq: int,
+        load: float,
+        growing: bool = False,
+        quick: bool = False,
+    ) -> Move:
         """Note one answer.
 
         ``seq``, ``last_seq``: numbers of its request and of the last sent; ``load``: requests
-        per second that are now allowed.
+        per second that are now allowed; ``growing``: fast, with each round trip; ``quick``: it
+        came much sooner than answers do.
         """
         if seq <= self._since:
             return Move.REFUSED if failed and self.suspicious else Move.NOTHING
@@ -110,18 +125,24 @@ class FailureSense:
         if self._share_before:
             return self._judge_trial(load, last_seq, failed)
         self._served = self._served or not failed
-        noise = self._noise_failed / self._noise_count
-        usual = self._count * noise
-        least = usual + 3 * math.sqrt(usual * (1 - noise)) + 3 if self._served else 1
-        if failed and self._failed > least:
+        usual = self._explained(alert=growing and quick) if self._served else 1
+        if failed and self._failed > usual:
             self._tight = 0
             self._enough = ENOUGH * load
             self._begin_trial(load)
             self._restart(last_seq)
             return Move.TRIAL
         if self._count >= BLOCK:
-            self._learn_noise()
+            self._learn_noise(growing=growing)
         return Move.NOTHING
+
+    def _explained(self, *, alert: bool) -> float:
+        """How many of the answers may have failed as usual."""
+        noise = self._noise_failed / self._noise_count
+        if alert:
+            noise = max(noise, USUAL)  # the little that is known so far proves no less
+        usual = self._count * noise
+        return usual + 3 * math.sqrt(usual * (1 - noise)) + (ALERT if alert else SPARE)
 
     def _judge_trial(self, load: float, last_seq: int, failed: bool) -> Move:
         # Less than enough tells no more, and takes ever longer.
@@ -188,10 +209,11 @@ class FailureSense:
         self._noise_failed, self._noise_count = BLOCK * share, float(BLOCK)
         return Move.RESTORE
 
-    def _learn_noise(self) -> None:
+    def _learn_noise(self, *, growing: bool) -> None:
         self._warned = max(0, self._warned - 1)
-        self._noise_failed = 0.95 * self._noise_failed + self._failed
-        self._noise_count = 0.95 * self._noise_count + self._count
+        if not growing:  # else failures that come with the load would become usual one by one
+            self._noise_failed = 0.95 * self._noise_failed + self._failed
+            self._noise_count = 0.95 * self._noise_count + self._count
         self._served_before = self._failed < self._count
         self._count = self._failed = 0
 

@@ -36,6 +36,8 @@ LONGEST_BACKOFF = 60.0
 LONGEST_DOUBT = 2.0
 """Seconds of pause at most for failures that may be throttling, or not."""
 FIRST_BACKOFF = 0.5
+QUICK = 0.5
+"""Of the usual latency: a failure that came sooner is not from where the pages are made."""
 HANGS_AFTER = 2.0
 HANGS = 5.0
 """Seconds at least, and times the usual latency, after which a lane without an answer hangs."""
@@ -76,7 +78,7 @@ class Lane:
         self._limiter = Limiter(start=min(start, ceiling), minimum=minimum, now=now, seen=seen)
         self._breaker = Breaker(probe_timeout=probe_timeout)
         self._sense = FailureSense()
-        self._before_trial = self._limiter.caps
+        self._before_trial = self._limiter.caps, True
         self._live: dict[int, Ticket] = {}
         self._ramp = math.inf
         self._allowance = Allowance()
@@ -289,18 +291,28 @@ class Lane:
             self._limiter.lost(ticket, now)
         elif latency > max(1.0, 3 * self._limiter.latency):
             self._limiter.unhindered(now)
-        elif self._judge(ticket, now, failed=True) in (Move.TRIAL, Move.REFUSED):
-            self._refused(ticket, now, verdict)
+        else:
+            quick = latency < QUICK * self._limiter.latency
+            if self._judge(ticket, now, failed=True, quick=quick) in (Move.TRIAL, Move.REFUSED):
+                self._refused(ticket, now, verdict)
+            elif quick:
+                self._limiter.hesitate()
 
-    def _judge(self, ticket: Ticket, now: float, *, failed: bool) -> Move:
+    def _judge(self, ticket: Ticket, now: float, *, failed: bool, quick: bool = False) -> Move:
         limiter = self._limiter
         move = self._sense.judge(
-            ticket.seq, failed=failed, last_seq=limiter.last_seq, load=limiter.load
+            ticket.seq,
+            failed=failed,
+            last_seq=limiter.last_seq,
+            load=limiter.load,
+            growing=limiter.starting and limiter.concurrency < self.ceiling,
+            quick=quick,
         )
         if move is Move.TRIAL:
-            self._before_trial = limiter.caps
+            self._before_trial = limiter.caps, limiter.starting
         elif move is Move.RESTORE:
-            limiter.restore(self._before_trial, now)
+            caps, starting = self._before_trial
+            limiter.restore(caps, now, starting=starting)
         return move
 
     def _pause(self, seconds: float, now: float) -> None:

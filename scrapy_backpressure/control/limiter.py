@@ -44,7 +44,7 @@ CROWDED = 1.5
 """Mean deviations above the usual load from which on refusals mean a limit on concurrency."""
 LEAST_RATE = 1 / 60  # requests per second, however much is refused
 DEAREST = 60.0  # seconds of pause up to which a refusal is probed the more rarely
-START_GAIN, HOLD_GAIN = 3.0, 1.25  # times closer than latency / C requests may follow each other
+START_GAIN, HOLD_GAIN = 2.0, 1.25  # times closer than latency / C requests may follow each other
 LESS = 0.985  # what is left of a cap after a refusal while holding, at most
 LEAST_LEFT = (1.0, 0.9, 0.75, 0.5)
 """What is left at least after the first, second ... of them."""
@@ -136,7 +136,7 @@ class Limiter:
 
     def accepted(self, ticket: Ticket, now: float, latency: float, ceiling: float) -> None:
         """Learn from an answer that was no refusal."""
-        self._rates.accepted += 1
+        self._rates.accept(ticket.seq)
         self._lost *= 0.9
         self.latency += (0.05 if self.latency else 1.0) * (latency - self.latency)
         if ticket.seq <= self._cut_seq:
@@ -158,11 +158,7 @@ class Limiter:
         self._load.accepted(ticket.load)
         limited = ticket.paced if self._by_rate else ticket.at_cap
         if self._growth.accepted(
-            now,
-            limited=limited,
-            latency=self.latency,
-            cost=self._cost,
-            by_rate=self._by_rate,
+            now, limited=limited, latency=self.latency, cost=self._cost, by_rate=self._by_rate
         ):
             self._held_out()
         self._follow(ceiling)
@@ -205,8 +201,11 @@ class Limiter:
         first_cut = not self.has_cut
         self.has_cut = True
         passed = ticket.seq - self._cut_seq - 1
+        self._rates.pending = max(0, passed - self._fresh)
         self._cut_seq = self.last_seq
-        low = self._strikes >= 2 if self._by_rate else ticket.load <= max(1, self.concurrency / 2)
+        low = self._strikes >= 2
+        if not self._by_rate:  # where nothing was held yet, others under way speak for a bucket
+            low = ticket.load <= (max(1, self.concurrency / 2) if self._held[1] < math.inf else 1)
         if self._fresh == passed == 0 and not first_cut and low:
             self.starved += 1
             if ticket.load >= 3:
@@ -221,11 +220,12 @@ class Limiter:
                 self._end_start(self._start, ticket, now)
             else:
                 self._cut(ticket, now, passed)
-            self.unhindered(now)
+            self._rates.mark_refused(ticket.sent_at, ticket.seq)
         self._fresh = 0
         return True
 
     def _end_start(self, start: SlowStart, ticket: Ticket, now: float) -> None:
+        self._rates.forget(ticket.sent_at)
         if self.rate < math.inf and ticket.load > 1:
             start.crowded(max(self.minimum, ticket.load - 1.0))
             self.concurrency = start.concurrency
@@ -248,12 +248,12 @@ class Limiter:
 
     def _refused_with_others(self, ticket: Ticket) -> None:
         """Learn from further refusals of a round trip that was cut for."""
-        if not self._by_rate and self._strikes == 0 and ticket.load <= self._good:
+        if not (self._start or self._by_rate or self._strikes) and ticket.load <= self._good:
             self._good = max(self._least, min(self._good, ticket.load - 1.0))
             self.concurrency = self._good
 
     def _cut(self, ticket: Ticket, now: float, passed: int) -> None:
-        factor = self._growth.factor
+        factor, late = self._growth.factor, self._pacer.late
         if not self._by_rate:
             self._least = max(self.minimum, LEAST_OF_ROUND * self._good)
         if self._by_rate and self._load.crowding > CROWDED and ticket.load > self.minimum:
@@ -261,25 +261,19 @@ class Limiter:
             self._good = ticket.load - 1.0
             self._strikes = 0
         elif self._growth.probing and self._by_rate:
+            reached, gained, dear = self._good * factor, self._growth.gained, self._cost > 0
             self._good = self._rates.after_growth(
-                now,
-                self._good,
-                reached=self._good * factor,
-                gained=self._growth.gained,
-                late=self._pacer.late,
-                dear=self._cost > 0,
+                ticket.sent_at, self._good, reached=reached, gained=gained, late=late, dear=dear
             )
         elif self._growth.probing and ticket.load > self._good:
             self._good = max(self._good, min(ticket.load - 1.0, self._good * factor))
         else:
-            self._cut_while_holding(ticket, now, passed)
+            self._cut_while_holding(ticket, passed, late)
         self._hold(now)
 
-    def _cut_while_holding(self, ticket: Ticket, now: float, passed: int) -> None:
+    def _cut_while_holding(self, ticket: Ticket, passed: int, late: float) -> None:
         """``passed``: requests sent between the last cut and the one that is refused."""
         least = LEAST_LEFT[min(self._strikes, len(LEAST_LEFT) - 1)]
-        if self._held[1] == math.inf:  # nothing has been held yet: what is good is a guess
-            least = LEAST_LEFT[-1]
         cut = max(least, passed / (passed + 1))
         self._strikes += 1 + (self._cost > 0)
         crowded = self._load.excess(ticket.load) > 0.5 and self.concurrency > self.minimum
@@ -288,11 +282,12 @@ class Limiter:
             return
         if self._by_rate:
             self._rates.refuted(self._growth.gained)
+            good = LESS * self._good
+            self._good = self._rates.after_hold(ticket.sent_at, good, cut=cut, late=late)
         else:
             self._by_rate = True
             tried = HOLD_GAIN * self.concurrency / self.latency if self.latency else FIRST_RATE
-            self._good = min(self.rate, tried)
-        self._good = self._rates.after_hold(now, LESS * self._good, cut=cut, late=self._pacer.late)
+            self._good = self._rates.first(ticket.sent_at, min(self.rate, tried), late=late)
 
     def _hold(self, now: float) -> None:
         self._good = max(LEAST_RATE if self._by_rate else self.minimum, self._good)
@@ -342,15 +337,28 @@ class Limiter:
             return self._by_rate, self._good
         return (True, self.rate) if self.rate < math.inf else (False, self.concurrency)
 
-    def restore(self, caps: Caps, now: float) -> None:
-        """Take back cuts that turned out needless."""
+    @property
+    def starting(self) -> bool:
+        """Whether no limit is known yet, or no more."""
+        return self._start is not None
+
+    def hesitate(self) -> None:
+        """A failure may be throttling: if starting, grow no further for now."""
+        if self._start:
+            self._start.hesitate()
+
+    def restore(self, caps: Caps, now: float, *, starting: bool = False) -> None:
+        """Take back cuts that turned out needless; ``starting``: go on from now as before them."""
         self._start = None
         self._guessing = False
         self._by_rate, self._good = caps
-        if not self._by_rate:
-            self.rate = math.inf
         self._strikes = 0
         self._cut_seq = self.last_seq
+        if starting and not self._by_rate:
+            self._begin(self._good, rate=self.load)
+            return
+        if not self._by_rate:
+            self.rate = math.inf
         self._hold(now)
 
     # -- starting --------------------------------------------------------------------------
@@ -360,9 +368,6 @@ class Limiter:
 
         Start from one at a time, as slow as the request that got through, up to what was good.
         """
-        self._strikes = 0
-        self._held = (False, math.inf)
-        self._growth.know_nothing()
         most, most_rate = self._outages.ended(
             self.starved, cycle=self._rates.end_cycle(now), least=self.concurrency
         )
@@ -370,15 +375,15 @@ class Limiter:
             most = math.inf
         self.starved = 0
         self._fresh = 1
-        self._start = SlowStart(
-            self.minimum,
-            rate=1 / max(ticket.waited, self.latency, SHORTEST),
-            most=most,
-            most_rate=most_rate,
-            since=self.last_seq,
-        )
-        self.rate = self._start.rate
-        self.concurrency = self.minimum
+        rate = 1 / max(ticket.waited, self.latency, SHORTEST)
+        self._begin(self.minimum, rate=rate, most=most, most_rate=most_rate)
+
+    def _begin(self, concurrency: float, **bounds: float) -> None:
+        self._start = SlowStart(concurrency, since=self.last_seq, **bounds)
+        self.rate, self.concurrency = self._start.rate, concurrency
+        self._strikes = 0
+        self._held = (False, math.inf)
+        self._growth.know_nothing()
 
     def _grow(
         self, start: SlowStart, ticket: Ticket, now: float, latency: float, ceiling: float

@@ -15,20 +15,54 @@ class RateMeter:
     """Accepted requests per second, measured between marks.
 
     A mark is best set where the site had nothing left to give (a refusal), because between two
-    such moments a token bucket serves just what it was refilled with, whatever its size.
+    such moments a token bucket serves just what it was refilled with, whatever its size. What
+    counts is when a request was sent: answers still under way at a mark belong before it.
     """
 
-    __slots__ = ("_cycle", "_marks", "_outage", "_paused", "accepted")
+    __slots__ = (
+        "_began",
+        "_cycle",
+        "_marked",
+        "_marks",
+        "_outage",
+        "_paused",
+        "accepted",
+        "pending",
+    )
 
     def __init__(self, now: float) -> None:
         self.accepted = 0
+        self.pending = 0
+        """Requests since the last mark that are not answered yet, and will be accepted."""
         self._paused = 0.0
         self._marks: deque[tuple[float, int, float]] = deque([(now, 0, 0.0)], maxlen=8)
+        self._marked = 0
+        self._began = now
         self._cycle = self._outage = (now, 0)
 
     def mark(self, now: float) -> None:
         """Measure from here."""
+        if self._marks and self._marks[-1][0] == now:
+            self._marks.pop()
         self._marks.append((now, self.accepted, self._paused))
+
+    def mark_refused(self, sent_at: float, seq: int) -> None:
+        """Measure from the time at which this request was sent: it was refused."""
+        self.pending = 0
+        self._marked = seq
+        self.mark(sent_at)
+
+    def accept(self, seq: int) -> None:
+        """The request with this number was accepted."""
+        self.accepted += 1
+        if seq < self._marked:
+            at, count, paused = self._marks[-1]
+            self._marks[-1] = (at, count + 1, paused)
+
+    def beyond(self, rate: float) -> float:
+        """How many were accepted until the first mark beyond what this rate brings meanwhile."""
+        at, count, _ = self._marks[0]
+        return count - rate * (at - self._began)
 
     def forget(self, now: float) -> None:
         """The limit has moved: what was measured before says nothing."""
@@ -39,17 +73,20 @@ class RateMeter:
         """Nothing will be sent for so long."""
         self._paused += seconds
 
-    def rate(self, now: float) -> tuple[float, bool]:
-        """Per second since the last mark at least 8 accepts back; whether no later one is."""
+    def rate(self, now: float, *, more: float = 0.5) -> tuple[float, bool]:
+        """Per second since the last mark at least 8 accepts back; whether no later one is.
+
+        ``more``: is added to fewer accepts than that, since part of one may be refilled already.
+        """
         rate = math.inf
         last = True
         for at, count, paused in reversed(self._marks):
-            accepts = self.accepted - count
+            accepts = self.accepted + self.pending - count
             passed = now - at
             running = passed - (self._paused - paused)
             if running > 0:
                 # A pause may have saved up some requests for us, or not: the middle of both.
-                rate = (accepts + 0.5) / math.sqrt(running * passed)
+                rate = (accepts + (more if accepts < ENOUGH else 0)) / math.sqrt(running * passed)
             if accepts >= ENOUGH:
                 return rate, last
             last = False

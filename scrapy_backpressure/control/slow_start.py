@@ -1,4 +1,6 @@
-"""How a lane grows before it has met a limit: doubling each round trip, later half as fast.
+"""How a lane grows before it has met a limit: doubling each round trip, soon half as fast.
+
+A failure that may be throttling stops the growth for a few answers.
 
 After an outage it starts anew, from one at a time and as slow as the request that got through.
 Then every accept doubles the rate as well, until it no longer holds anything back. What was good
@@ -12,8 +14,10 @@ import math
 from scrapy_backpressure.control.pacer import Ticket
 from scrapy_backpressure.control.queueing import QueueSense
 
-FAST_UNTIL = 16.0
+FAST_UNTIL = 8.0
 """Concurrency up to which every accept adds one, and above which it adds half of one."""
+DOUBTS = 5
+"""Accepts after such a failure that add nothing."""
 ROOM = 1.5
 """Times what a rate needs in flight that concurrency leaves to it."""
 FIRST_RATE = 2.0
@@ -38,6 +42,7 @@ class SlowStart:
     """
 
     __slots__ = (
+        "_doubts",
         "_most",
         "_most_rate",
         "_peak",
@@ -65,6 +70,7 @@ class SlowStart:
         self._most_rate = most_rate
         self._since = since
         self._peak = 0.0
+        self._doubts = 0
         self._queue = QueueSense(concurrency)
 
     def accepted(self, ticket: Ticket, latency: float, ceiling: float) -> bool:
@@ -72,7 +78,9 @@ class SlowStart:
         self._peak = max(ticket.load, 0.9 * self._peak)
         if self._peak >= 0.5 * self.concurrency and self.concurrency < ceiling:
             step = 1.0 if self.concurrency < FAST_UNTIL else 0.5
-            self.concurrency = min(ceiling, self._most, self.concurrency + step)
+            if not self._doubts:
+                self.concurrency = min(ceiling, self._most, self.concurrency + step)
+            self._doubts = max(0, self._doubts - 1)
         if self.rate < math.inf and ticket.seq > self._since:
             self._hurry(ticket, latency)
         enough = min(self._most, ROOM * self.rate * latency + 1)
@@ -84,6 +92,10 @@ class SlowStart:
         if unqueued is not None:
             self.concurrency = min(unqueued, self.concurrency)
         return unqueued is None
+
+    def hesitate(self) -> None:
+        """A failure may be throttling: grow no further for now."""
+        self._doubts = DOUBTS
 
     def crowded(self, concurrency: float) -> None:
         """More than so many at once were refused: go on growing in rate alone."""

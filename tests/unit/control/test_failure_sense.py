@@ -27,13 +27,13 @@ class Feed:
         self.seq = 0
         self.answers(before)
 
-    def answer(self, *, failed: bool, load: float = LOAD) -> Move:
+    def answer(self, *, failed: bool, load: float = LOAD, **how: bool) -> Move:
         self.seq += 1
-        return self.sense.judge(self.seq, failed=failed, last_seq=self.seq, load=load)
+        return self.sense.judge(self.seq, failed=failed, last_seq=self.seq, load=load, **how)
 
-    def answers(self, marks: str, load: float = LOAD) -> list[Move]:
+    def answers(self, marks: str, load: float = LOAD, **how: bool) -> list[Move]:
         """``x`` failed, ``.`` did not."""
-        return [self.answer(failed=mark == "x", load=load) for mark in marks]
+        return [self.answer(failed=mark == "x", load=load, **how) for mark in marks]
 
     def late(self, *, failed: bool) -> Move:
         """An answer to the very first request."""
@@ -85,6 +85,33 @@ def test_two_failures_are_not_enough_where_something_was_served() -> None:
 
 def test_failures_become_usual_where_they_are_steady() -> None:
     assert Move.TRIAL not in Feed("...x" * 100).answers(BAD_START)
+
+
+FEW = "........" + "xxxx"
+"""Fewer failures than begin a trial, as a rule."""
+
+
+def test_a_few_quick_failures_are_tried_while_the_load_grows() -> None:
+    assert Move.TRIAL in Feed().answers(FEW, growing=True, quick=True)
+
+
+def test_a_few_failures_that_took_as_long_as_answers_are_not_tried() -> None:
+    assert Move.TRIAL not in Feed().answers(FEW, growing=True)
+
+
+def test_a_few_quick_failures_are_not_tried_at_a_steady_load() -> None:
+    assert Move.TRIAL not in Feed().answers(FEW, quick=True)
+
+
+def test_one_quick_failure_in_twenty_is_no_reason_for_a_trial_either() -> None:
+    feed = Feed("." * 400)
+    assert Move.TRIAL not in feed.answers(("." * 19 + "x") * 50, growing=True, quick=True)
+
+
+def test_failures_that_come_while_the_load_grows_do_not_become_usual() -> None:
+    feed = Feed()
+    feed.answers("...x." * 20, growing=True)
+    assert Move.TRIAL in feed.answers(BAD_START)
 
 
 def test_during_a_trial_a_failure_counts_as_a_refusal() -> None:

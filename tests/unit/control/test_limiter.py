@@ -7,7 +7,7 @@ import math
 import pytest
 
 from scrapy_backpressure.control.limiter import FIRST_WAIT, UNKNOWN_LATENCY, Caps
-from tests.unit.control.drive import Drive
+from tests.unit.control.drive import CEILING, LATENCY, Drive
 
 # -- to begin with -----------------------------------------------------------------------------
 
@@ -116,6 +116,18 @@ def test_others_of_a_round_trip_that_grew_leave_two_thirds_of_what_was_held() ->
     assert drive.limiter.concurrency == pytest.approx(13.0)
 
 
+def test_a_second_refusal_with_few_under_way_gives_the_rate_since_the_first() -> None:
+    drive = Drive()
+    for _ in range(3):
+        drive.round()
+    drive.refuse(drive.send(12)[-1:])
+    drive.now += 2 * LATENCY
+    refused = drive.send(2)[1]
+    drive.refuse([refused])
+    assert drive.limiter.rate == pytest.approx(2 / (2 * LATENCY), rel=0.02)
+    assert not drive.limiter.starved
+
+
 def test_where_a_rate_was_held_refusals_of_many_at_once_mean_concurrency() -> None:
     drive = Drive(start=10)
     drive.accept(drive.send(3))
@@ -207,6 +219,46 @@ def test_what_was_taken_back_outlasts_the_first_accept() -> None:
     drive.limiter.restore(before, drive.now)
     drive.accept(drive.send())
     assert drive.limiter.concurrency > 11
+
+
+def started_anew() -> Drive:
+    """A lane whose start was cut short by failures that turned out to be none of its doing."""
+    drive = Drive()
+    drive.round()
+    caps = drive.limiter.caps
+    drive.refuse(drive.send(round(caps[1])))
+    drive.limiter.restore(caps, drive.now, starting=True)
+    return drive
+
+
+def test_a_start_that_was_cut_short_needlessly_goes_on() -> None:
+    drive = started_anew()
+    for _ in range(20):
+        drive.round()
+    assert (drive.limiter.rate, drive.limiter.concurrency) == (math.inf, CEILING)
+
+
+def test_a_start_that_goes_on_does_so_from_what_is_sent_now() -> None:
+    drive = started_anew()
+    assert drive.limiter.starting
+    assert drive.limiter.rate < 1.5 * drive.limiter.concurrency / LATENCY
+
+
+def test_others_refused_in_a_start_that_goes_on_raise_nothing() -> None:
+    drive = started_anew()
+    drive.accept(drive.send())
+    tickets = drive.send(4)
+    drive.refuse(tickets[2:3])
+    concurrency = drive.limiter.concurrency
+    drive.refuse(tickets[:2] + tickets[3:])
+    assert drive.limiter.concurrency <= concurrency
+
+
+def test_a_failure_that_may_be_throttling_halts_the_start() -> None:
+    drive = Drive()
+    drive.limiter.hesitate()
+    drive.round()
+    assert drive.limiter.concurrency == 4
 
 
 def test_refusals_from_before_a_restore_change_nothing() -> None:

@@ -57,7 +57,7 @@ def test_what_never_held_counts_next_to_nothing() -> None:
 def test_what_held_is_believed_again() -> None:
     sense = served(10.0)
     sense.refuted(1.0)
-    for _ in range(4):
+    for _ in range(5):
         sense.confirmed()
     assert grown(sense) == pytest.approx(SAFE * 15.0)
 
@@ -88,6 +88,43 @@ def test_what_was_measured_before_the_limit_moved_is_forgotten() -> None:
     grown(sense, gained=100.0)
     sense.accepted += 60
     assert sense.rate(22.0)[0] == pytest.approx(30.0, rel=0.05)
+
+
+# -- the first rate ----------------------------------------------------------------------------
+
+
+def emptied(burst: int) -> RateSense:
+    """A sense of a bucket that served so many at once until it refused at 0, and 5 in 0.5 s."""
+    sense = RateSense(0.0)
+    sense.accepted = burst
+    sense.forget(0.0)
+    sense.accepted += 5
+    return sense
+
+
+def test_the_first_rate_is_what_was_served_since_the_bucket_was_empty() -> None:
+    assert emptied(10).first(0.5, 100.0, late=0.0) == pytest.approx(12.0)
+
+
+def test_the_first_rate_is_no_more_than_was_tried() -> None:
+    assert emptied(10).first(0.5, 8.0, late=0.0) == 8.0
+
+
+def test_what_a_bucket_that_holds_much_let_be_reached_is_hardly_believed() -> None:
+    sense = emptied(100)
+    sense.first(0.5, 100.0, late=0.0)
+    sense.accepted += 240
+    sense.mark(20.5)
+    sense.accepted += 120
+    reached = sense.after_growth(30.5, 12.0, reached=18.0, gained=30.0, late=0.0, dear=False)
+    assert 12.0 < reached < 12.2
+
+
+def test_what_a_bucket_that_holds_one_let_be_reached_is_believed() -> None:
+    sense = emptied(1)
+    sense.first(0.5, 100.0, late=0.0)
+    reached = sense.after_growth(30.5, 12.0, reached=18.0, gained=1.0, late=0.0, dear=False)
+    assert reached == pytest.approx(SAFE * 18.0)
 
 
 # -- a rate that was held ----------------------------------------------------------------------

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from scrapy_backpressure.control.pacer import Ticket
-from scrapy_backpressure.control.slow_start import FIRST_RATE, SlowStart
+from scrapy_backpressure.control.slow_start import DOUBTS, FIRST_RATE, SlowStart
 
 LATENCY = 0.1
 
@@ -39,10 +39,26 @@ def test_doubles_each_round_trip() -> None:
     assert drive.start.concurrency == pytest.approx(8, abs=2)
 
 
-def test_grows_half_as_fast_from_sixteen_on() -> None:
-    drive = Drive(SlowStart(16.0))
-    drive.accept(16)
-    assert drive.start.concurrency == 16.5
+def test_grows_half_as_fast_from_eight_on() -> None:
+    drive = Drive(SlowStart(8.0))
+    drive.accept(8)
+    assert drive.start.concurrency == 8.5
+
+
+def test_does_not_grow_right_after_a_failure_that_may_be_throttling() -> None:
+    drive = Drive(SlowStart(8.0))
+    drive.start.hesitate()
+    for _ in range(DOUBTS):
+        drive.accept(8)
+    assert drive.start.concurrency == 8.0
+
+
+def test_grows_on_when_no_more_failures_follow() -> None:
+    drive = Drive(SlowStart(8.0))
+    drive.start.hesitate()
+    for _ in range(DOUBTS + 1):
+        drive.accept(8)
+    assert drive.start.concurrency == 8.5
 
 
 def test_does_not_grow_while_little_is_in_flight() -> None:

@@ -123,7 +123,7 @@ class Admission:
             minimum=min(self._config.min_concurrency, ceiling),
             now=now,
             rng=self._rng,
-            probe_timeout=self._crawler.settings.getfloat("DOWNLOAD_TIMEOUT") or math.inf,
+            timeout=self._crawler.settings.getfloat("DOWNLOAD_TIMEOUT") or math.inf,
             seen=seen,
             most_unknown=self._places.most_unknown,
         )
@@ -210,6 +210,7 @@ class Admission:
         flight.ticket = lane.sent(now)
         flight.reserved_at = now
         self._count(slot, 1)
+        self._mirror(slot)
         if flight.scheduled:
             slot.unsent.add(flight)
         slot.delay = _scrapy.slot_delay(self._downloader, slot.key, slot.limits.delay)
@@ -343,7 +344,9 @@ class Admission:
             queue.wake_slot(slot.key)
 
     def _mirror(self, slot: Slot) -> None:
-        _scrapy.mirror_concurrency(self._downloader, slot.key, slot.concurrency)
+        # Never less than was let go: a request that knocks would wait behind those that hang.
+        shown = max(slot.concurrency, slot.in_flight)
+        _scrapy.mirror_concurrency(self._downloader, slot.key, shown)
 
     # -- housekeeping ------------------------------------------------------
 

@@ -12,6 +12,8 @@ from scrapy_backpressure.control.outcome import Quota
 
 LOW = 0.2
 """Share of a quota below which what is left is spread over the time left."""
+TOLD_FOR = 20
+"""Answers in a row that tell no concurrency, after which what was told no longer holds."""
 SAME_WINDOW = 2.0
 """Seconds by which the told ends of one window may differ: many sites round them."""
 
@@ -19,7 +21,16 @@ SAME_WINDOW = 2.0
 class Allowance:
     """Requests left in the current window, as last told, less those sent since."""
 
-    __slots__ = ("_last_sent", "_left", "_limit", "_low", "_seq", "_until", "concurrency")
+    __slots__ = (
+        "_last_sent",
+        "_left",
+        "_limit",
+        "_low",
+        "_seq",
+        "_silent",
+        "_until",
+        "concurrency",
+    )
 
     def __init__(self) -> None:
         self.concurrency = math.inf
@@ -30,6 +41,7 @@ class Allowance:
         self._low = False
         self._last_sent = 0.0
         self._seq = 0
+        self._silent = 0  # answers since one told the concurrency
 
     @property
     def closed_until(self) -> float:
@@ -61,6 +73,7 @@ class Allowance:
 
     def untold(self) -> None:
         """An answer told of no quota: a window that was only supposed is none."""
+        self._told_no_concurrency()
         if self._until == math.inf:
             self._left = self._limit = math.inf
             self._until = 0.0
@@ -68,7 +81,9 @@ class Allowance:
     def heed(self, quota: Quota, now: float, in_flight: int, seq: int) -> None:
         """Take in what the answer to request ``seq`` told, with so many others in flight."""
         if quota.concurrency is not None and quota.concurrency >= 1:
-            self.concurrency = quota.concurrency
+            self.concurrency, self._silent = quota.concurrency, 0
+        else:
+            self._told_no_concurrency()
         if quota.remaining is None or quota.reset is None:
             return
         left = quota.remaining - in_flight  # those may not have been counted yet
@@ -83,6 +98,11 @@ class Allowance:
         self._left, self._until, self._seq = left, until, seq
         self._limit = quota.limit or math.inf
         self._low = quota.remaining <= LOW * self._limit < math.inf
+
+    def _told_no_concurrency(self) -> None:
+        self._silent += 1
+        if self._silent >= TOLD_FOR:
+            self.concurrency = math.inf
 
 
 def is_used_up(quota: Quota | None) -> bool:

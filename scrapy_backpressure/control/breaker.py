@@ -38,14 +38,13 @@ class Breaker:
     """Counts failures and says when the next request may go out.
 
     ``probe_timeout``: seconds after which a half-open probe that never came back stops
-    holding up the next one.
+    holding up the next one; at most as long as the longest pause.
     """
 
     __slots__ = (
         "_answers",
         "_failures",
         "_open_until",
-        "_overlooked",
         "_pause",
         "_probe_deadline",
         "_row",
@@ -57,12 +56,11 @@ class Breaker:
     )
 
     def __init__(self, *, probe_timeout: float = 180.0) -> None:
-        self.probe_timeout = probe_timeout
+        self.probe_timeout = min(probe_timeout, LONGEST_PAUSE)
         self.is_open = False
         """Open or half open."""
         self._answers: deque[tuple[float, bool]] = deque()
         self._failures = 0
-        self._overlooked = -math.inf
         self._row = 0
         self._silent_row = 0
         self._row_known_at = -math.inf
@@ -82,9 +80,10 @@ class Breaker:
         if self.is_open and now >= self._open_until:
             self._probe_deadline = now + self.probe_timeout
 
-    def cancelled(self) -> None:
-        """A request never reached the site, so that it probed nothing."""
-        self._probe_deadline = 0.0
+    def cancelled(self, *, sent_at: float) -> None:
+        """A request never reached the site: if it was the probe, the next one may go."""
+        if sent_at + self.probe_timeout == self._probe_deadline:
+            self._probe_deadline = 0.0
 
     def succeeded(self, *, sent_at: float, now: float) -> None:
         """The site answered."""
@@ -105,8 +104,6 @@ class Breaker:
         ``answered``: the site did answer, if only with an error. ``in_row_only``: it may be
         throttling, so that a share of such failures is no outage.
         """
-        if sent_at < self._overlooked:
-            return
         if self.is_open:
             if sent_at >= self._open_until:
                 if not answered:
@@ -126,9 +123,11 @@ class Breaker:
         elif self._row >= ANSWERED_IN_A_ROW:
             self._open(now, answered=True)
 
-    def overlook(self, until: float) -> None:
-        """Failures of requests sent before ``until`` say nothing any more."""
-        self._overlooked = until
+    def forget(self) -> None:
+        """What was counted while it was closed says nothing any more."""
+        self._answers.clear()
+        self._failures = 0
+        self._row = self._silent_row = 0
 
     def _note(self, now: float, *, failed: bool) -> None:
         answers = self._answers
@@ -145,7 +144,5 @@ class Breaker:
 
     def _close(self) -> None:
         self.is_open = False
-        self._answers.clear()
-        self._failures = 0
-        self._row = self._silent_row = 0
         self._pause = FIRST_PAUSE
+        self.forget()

@@ -11,8 +11,11 @@ is in flight than the concurrency cap allows, and the pace is kept.
   bore the request. PROXY_FAILED only reaches the breaker.
 - FAILED reaches the breaker, and counts as THROTTLED where failures are found to follow our load.
 - A site that has never answered is sent few requests at once, since they may wait for long.
-- While all that is under way waits in vain, one more knocks now and then, half as often each time;
-  after three that were never answered, no more than at the start are under way, but for those.
+- While all that is under way waits in vain, the site is silent, which is no evidence against the
+  caps. One more request knocks now and then, ever more rarely, so that about nine at most wait for
+  their timeout. The first that is served ends the silence: those sent before it are given up, that
+  is, they take no room and their loss says nothing.
+- After three that were never answered, no more than at the start are under way, but for those.
 - A quota is used up at full speed down to its last fifth, which is spread over the time left.
 
 The caps are learned by the limiter, whose module names the sources.
@@ -42,7 +45,12 @@ HANGS_AFTER = 2.0
 HANGS = 5.0
 """Seconds at least, and times the usual latency, after which a lane without an answer hangs."""
 FIRST_KNOCK = 3.0
-"""Seconds between the last request and the first that knocks."""
+"""Seconds of silence before the first request that knocks."""
+KNOCKS = 9
+"""Requests that knock within a timeout, each after the same further share of the silence, so that
+its end is noticed the later the longer it lasted, and no more than these wait in vain ..."""
+LEAST_BETWEEN = 1.0
+"""... and so many seconds apart, at least."""
 MUTE = 3
 """Requests in a row without any answer, from which on no more than at the start are sent."""
 
@@ -55,7 +63,7 @@ class Lane:
     :param minimum: concurrency never falls below this, nor below 1; slower is told by rate
     :param now: monotonic seconds, as everywhere in this class
     :param rng: for the jitter of pauses
-    :param probe_timeout: seconds after which a probe of the half-open breaker counts as lost
+    :param timeout: seconds after which a request that is not answered is given up
     :param most_unknown: requests at once until the site has answered for the first time
     :param seen: what an earlier lane to the same site had ``learned``
     """
@@ -68,7 +76,7 @@ class Lane:
         minimum: float = 1,
         now: float,
         rng: random.Random,
-        probe_timeout: float = 180.0,
+        timeout: float = 180.0,
         seen: Caps | None = None,
         most_unknown: int = 64,
     ) -> None:
@@ -76,27 +84,32 @@ class Lane:
         self.paused_until = 0.0
         self._rng = rng
         self._limiter = Limiter(start=min(start, ceiling), minimum=minimum, now=now, seen=seen)
-        self._breaker = Breaker(probe_timeout=probe_timeout)
+        self._breaker = Breaker(probe_timeout=timeout)
         self._sense = FailureSense()
         self._before_trial = self._limiter.caps, True
         self._live: dict[int, Ticket] = {}
+        self._given_up: set[int] = set()  # lost in a silence that is over
+        longer = self._breaker.probe_timeout / FIRST_KNOCK
+        self._knock_share = math.pow(longer, 1 / KNOCKS) - 1.0
         self._ramp = math.inf
         self._allowance = Allowance()
-        self._last_answer = -math.inf
+        self._known = False  # whether the site has ever answered
+        self._waits_since = 0.0
         self._unanswered = 0
         self._at_start = max(1.0, start)
         self._most_unknown = most_unknown
         self._blocks = 0
-        self._first_sent: float | None = None
-        self._last_good: float | None = None
-        self._last_bad: float | None = None
+        self._down = False  # whether the breaker was open since the last accept
+        self._idle_since = 0.0
+        self._stalls_since = math.inf
+        self._last_bad = -math.inf
 
     # -- what it looks like from outside ---------------------------------------------------
 
     @property
     def in_flight(self) -> int:
         """Requests under way."""
-        return len(self._live)
+        return len(self._live) + len(self._given_up)
 
     @property
     def concurrency(self) -> float:
@@ -136,12 +149,9 @@ class Lane:
         """Seconds from the last good answer, or the first send, to the last of the bad ones since.
 
         Time after the last bad answer does not count: a long pause alone is no stall, but one more
-        bad answer after it is.
+        bad answer after it is. Nor does time in which one might have been sent and none was.
         """
-        since = self._last_good if self._last_good is not None else self._first_sent
-        if self._last_bad is None or since is None:
-            return 0.0
-        return max(0.0, self._last_bad - since)
+        return max(0.0, self._last_bad - self._stalls_since)
 
     # -- sending ---------------------------------------------------------------------------
 
@@ -160,27 +170,29 @@ class Lane:
         hangs_at = self._hangs_at()
         if now >= hangs_at:
             return max(now, self._knock_at(), self._limiter.next_send())
-        if self.in_flight >= self._limit():
+        limit = self._limit()
+        if self._load(limit) >= limit:
             return hangs_at
         return max(now, self._limiter.next_send())
 
     def sent(self, now: float) -> Ticket:
         """Note that a request goes out now, whether or not the lane was ready."""
-        if self._first_sent is None:
-            self._first_sent = now
+        if not self._live:
+            self._wakes(now)
         self._allowance.sent(now)
         self._breaker.sent(now)
-        ticket = self._limiter.sent(now, self.in_flight + 1, self._limit())
+        limit = self._limit()
+        ticket = self._limiter.sent(now, self._load(limit) + 1, limit)
         self._live[ticket.seq] = ticket
         return ticket
 
     def cancel(self, ticket: Ticket, now: float) -> None:
         """Give back what ``sent`` took: the request never reached the site."""
-        if self._live.pop(ticket.seq, None) is None:
+        if not self._ended(ticket, now):
             return
         self._allowance.cancelled()
         self._limiter.cancelled(ticket)
-        self._breaker.cancelled()
+        self._breaker.cancelled(sent_at=ticket.sent_at)
 
     def finished(self, ticket: Ticket, now: float, verdict: Verdict, *, latency: float) -> Outcome:
         """Learn from an answer that came ``latency`` seconds after the request was sent.
@@ -188,22 +200,26 @@ class Lane:
         Its outcome: that of the verdict, or THROTTLED for a failure that follows our load.
         """
         outcome = verdict.outcome
-        hung = now >= self._hangs_at()
-        if self._live.pop(ticket.seq, None) is None:
+        heard = verdict.answered and outcome is not Outcome.PROXY_FAILED
+        silent = now >= self._hangs_at()
+        given_up = ticket.seq in self._given_up
+        if not self._ended(ticket, now) or (given_up and not heard):
             return outcome
         if outcome.is_bad:
             self._last_bad = now
         else:
-            self._last_good, self._last_bad = now, None
-        if verdict.answered and outcome is not Outcome.PROXY_FAILED:
-            self._last_answer = now
+            self._stalls_since = now
+        if heard:
+            self._known = True
+            self._waits_since = now
             self._unanswered = 0
-            if hung:  # what went before was lost in a hole that is past
+            if silent:
                 self._limiter.overlook(ticket)
-                self._breaker.overlook(ticket.sent_at)
+            if silent and not outcome.is_bad:
+                self._give_up_before(ticket, now)
         else:
             self._unanswered += 1
-        was_open = self._breaker.is_open
+        self._down = self._down or self._breaker.is_open
         if outcome in (Outcome.FAILED, Outcome.PROXY_FAILED):
             of_site = outcome is Outcome.FAILED
             self._breaker.failed(
@@ -217,7 +233,7 @@ class Lane:
         if outcome in (Outcome.THROTTLED, Outcome.BLOCKED):
             if not is_used_up(verdict.quota):
                 self._refused(ticket, now, verdict)
-        elif outcome is Outcome.FAILED:
+        elif outcome is Outcome.FAILED and (heard or not silent):
             self._failed(ticket, now, verdict, latency)
             if verdict.answered and self._sense.likely:
                 outcome = Outcome.THROTTLED
@@ -229,11 +245,12 @@ class Lane:
                     self._ramp = math.inf
             self._limiter.accepted(ticket, now, latency, self.ceiling)
             self._judge(ticket, now, failed=False)
-            if was_open and not self._breaker.is_open:
+            if self._down and not self._breaker.is_open:
+                self._down = False
                 self._limiter.restart(now, ticket)
         if verdict.quota is not None:
-            self._allowance.heed(verdict.quota, now, self.in_flight, ticket.seq)
-        elif verdict.answered and outcome is not Outcome.PROXY_FAILED:
+            self._allowance.heed(verdict.quota, now, len(self._live), ticket.seq)
+        elif heard:
             self._allowance.untold()
         if verdict.pause is not None:
             self._pause(verdict.pause, now)
@@ -241,25 +258,53 @@ class Lane:
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _waits_since(self) -> float:
-        """Since when all that is under way waits."""
-        oldest = next(iter(self._live.values()))
-        return max(oldest.sent_at, self._last_answer)
-
     def _hangs_at(self) -> float:
         """From when on all that is under way waits in vain."""
-        if not self._live or self._last_answer == -math.inf:
+        if not self._live or not self._known:
             return math.inf
-        return self._waits_since() + max(HANGS_AFTER, HANGS * self._limiter.latency)
+        return self._waits_since + max(HANGS_AFTER, HANGS * self._limiter.latency)
 
     def _knock_at(self) -> float:
         """When to send one more although what is under way hangs: ever more rarely."""
+        since = self._waits_since
         last = next(reversed(self._live.values())).sent_at
-        return last + max(FIRST_KNOCK, last - self._waits_since())
+        wait = max(LEAST_BETWEEN, self._knock_share * (last - since))
+        return max(since + FIRST_KNOCK, last + wait)
+
+    def _wakes(self, now: float) -> None:
+        """A request goes out after nothing was under way: quiet time does not count."""
+        closed = max(self.closed_until, self._breaker.ready_at(0.0), self._limiter.next_send())
+        quiet = max(0.0, now - max(self._idle_since, closed))
+        self._stalls_since = min(now, self._stalls_since + quiet)
+        self._waits_since = self._waits_since + quiet if self._unanswered else now
+
+    def _ended(self, ticket: Ticket, now: float) -> bool:
+        """Take a request off those under way; False if it was none."""
+        if ticket.seq in self._given_up:
+            self._given_up.remove(ticket.seq)
+            return True
+        self._idle_since = now
+        return self._live.pop(ticket.seq, None) is not None
+
+    def _give_up_before(self, ticket: Ticket, now: float) -> None:
+        """What was sent before this one was lost in a silence that is over."""
+        for seq in [seq for seq in self._live if seq < ticket.seq]:
+            del self._live[seq]
+            self._given_up.add(seq)
+        self._breaker.forget()
+        self._limiter.unhindered(now)
+
+    def _load(self, limit: int) -> int:
+        """Requests that take room under the limit.
+
+        Those given up take none, up to what one silence can swallow: where single pages are never
+        answered, silence after silence must not fill the whole crawl with them.
+        """
+        return len(self._live) + max(0, len(self._given_up) - limit - KNOCKS)
 
     def _limit(self) -> int:
         wanted = min(self._limiter.concurrency, self._ramp, self._allowance.concurrency)
-        if self._last_answer == -math.inf:
+        if not self._known:
             wanted = min(wanted, self._most_unknown)
         if self._unanswered >= MUTE:
             wanted = min(wanted, self._at_start)

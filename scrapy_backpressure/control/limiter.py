@@ -231,9 +231,9 @@ class Limiter:
             self.concurrency = start.concurrency
             return
         self._start = None
-        if self.rate < math.inf:
-            self._by_rate = True
-            measured = self._rates.rate_since_outage(now)
+        self._by_rate = self.rate < math.inf
+        if self._by_rate:
+            measured = self._rates.rate_since_outage(now, start.proven_rate)
             self._good = max(measured, math.sqrt(measured * start.proven_rate))
         else:
             few = self._rates.accepted <= 1
@@ -241,7 +241,6 @@ class Limiter:
             floor = 0.0 if few or exact else LEAST_OF_ROUND * self.concurrency
             self._least = max(self.minimum, floor)
             served = served_at_once(ticket.load, exact=exact)
-            self._by_rate = False
             self._good = max(self._least, min(self.concurrency, served))
             self._pacer.hold_until(now + (FIRST_WAIT if few else 0.5 * self.latency))
         self._hold(now)

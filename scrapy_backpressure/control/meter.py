@@ -96,10 +96,10 @@ class RateMeter:
         """A refusal that an outage may follow."""
         self._outage = (now, self.accepted)
 
-    def rate_since_outage(self, now: float) -> float:
-        """Per second since the last time that an outage may have begun."""
+    def rate_since_outage(self, now: float, untold: float) -> float:
+        """Per second since the last time an outage may have begun; *untold* if that is now."""
         at, count = self._outage
-        return (self.accepted - count) / (now - at) if now > at else math.inf
+        return (self.accepted - count) / (now - at) if now > at else untold
 
     def end_cycle(self, now: float) -> float:
         """An outage ends: per second since the one before ended; inf if that says nothing."""

@@ -106,6 +106,21 @@ def test_what_the_user_allows_is_the_ceiling(site: Sites, crawl: Crawls) -> None
     }
 
 
+def test_what_knocks_at_a_silent_site_reaches_it(site: Sites, crawl: Crawls) -> None:
+    """The requests that hang fill the slot, and Scrapy's own limit must not hold others back."""
+    lost = {"stall": "lost", "from": 0.5, "until": 2.0}
+    hosts = Hosts(site, silent={"latency": 0.1, "max_at_once": 2, "faults": [lost]})
+    settings = {
+        "DOWNLOAD_TIMEOUT": 6,
+        "CONCURRENT_REQUESTS_PER_DOMAIN": 16,
+        "BACKPRESSURE_BACKOFF_BASE": 0.1,
+    }
+    assert_sound(crawl(PAGES, settings, args={"urls": hosts.urls(silent=60)}))
+    served = [second for second, kind in hosts.hits("silent") if kind == "served"]
+    assert len([second for second in served if 2.0 < second < 6.0]) > 20
+    assert len(served) == 60
+
+
 def test_refusals_without_a_time_are_backed_off(site: Sites, crawl: Crawls) -> None:
     once = {"match": "/page/0", "times": 1, "status": 429}
     hosts = Hosts(

@@ -11,9 +11,10 @@ ACCEPTED, THROTTLED, FAILED = Outcome.ACCEPTED, Outcome.THROTTLED, Outcome.FAILE
 LATENCY = 0.1
 
 
-def make(*, ceiling: int = 64, start: float = 4, seed: int = 1) -> Lane:
+def make(*, ceiling: int = 64, start: float = 4, seed: int = 1, timeout: float = 180.0) -> Lane:
     """A new lane."""
-    return Lane(ceiling=ceiling, start=start, now=0.0, rng=random.Random(seed))
+    rng = random.Random(seed)
+    return Lane(ceiling=ceiling, start=start, now=0.0, rng=rng, timeout=timeout)
 
 
 def fill(lane: Lane, now: float) -> list[Ticket]:

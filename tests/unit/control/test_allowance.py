@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_backpressure.control.allowance import Allowance, is_used_up
+from scrapy_backpressure.control.allowance import TOLD_FOR, Allowance, is_used_up
 from scrapy_backpressure.control.lane import Lane
 from scrapy_backpressure.control.outcome import Outcome, Quota
 from tests.unit.control.lanes import ACCEPTED, answer_with, exchange, fill, finish, make, pour
@@ -108,6 +108,28 @@ def test_no_concurrency_is_told_to_begin_with() -> None:
 
 def test_a_told_concurrency_is_kept() -> None:
     assert told(Quota(concurrency=2)).concurrency == 2
+
+
+@pytest.mark.parametrize("quota", [None, Quota(remaining=5, reset=30)])
+def test_a_concurrency_that_is_told_no_more_is_forgotten(quota: Quota | None) -> None:
+    allowance = told(Quota(concurrency=2))
+    for seq in range(FIRST + 1, FIRST + 1 + TOLD_FOR):
+        assert allowance.concurrency == 2
+        if quota is None:
+            allowance.untold()
+        else:
+            allowance.heed(quota, 1.0, 0, seq)
+    assert allowance.concurrency == math.inf
+
+
+def test_a_concurrency_that_is_told_now_and_then_is_kept() -> None:
+    allowance = told(Quota(concurrency=2))
+    for number in range(3 * TOLD_FOR):
+        if number % 10:
+            allowance.untold()
+        else:
+            allowance.heed(Quota(concurrency=2), 1.0, 0, FIRST + number)
+    assert allowance.concurrency == 2
 
 
 def test_a_concurrency_below_one_is_nonsense() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from scrapy_backpressure.control.breaker import Breaker
@@ -105,8 +107,22 @@ def test_a_probe_that_never_returns_does_not_block_for_ever() -> None:
 def test_a_cancelled_probe_makes_room_for_the_next() -> None:
     breaker = opened()
     breaker.sent(6.0)
-    breaker.cancelled()
+    breaker.cancelled(sent_at=6.0)
     assert breaker.ready_at(6.1) == 6.1
+
+
+def test_a_cancelled_request_that_was_no_probe_leaves_the_probe_under_way() -> None:
+    breaker = opened()
+    breaker.sent(6.0)
+    breaker.cancelled(sent_at=4.0)
+    assert breaker.ready_at(6.1) > 6.1
+
+
+def test_without_a_timeout_a_lost_probe_does_not_block_for_ever() -> None:
+    breaker = Breaker(probe_timeout=math.inf)
+    now = fail(breaker, 5) + 5.0
+    breaker.sent(now)
+    assert breaker.ready_at(now + 1.0) == pytest.approx(now + 300.0)
 
 
 def test_three_good_probes_close_it() -> None:
@@ -181,11 +197,19 @@ def test_late_failures_of_older_requests_do_not_lengthen_the_wait() -> None:
     assert breaker.ready_at(4.5) == pytest.approx(5.0)
 
 
-def test_failures_from_before_what_is_overlooked_say_nothing() -> None:
+def test_failures_that_are_forgotten_do_not_count() -> None:
     breaker = Breaker()
-    breaker.overlook(1000.0)
-    fail(breaker, 20)
+    for i in range(9):
+        breaker.failed(sent_at=0.0, now=1.0 + i / 100)
+    breaker.forget()
+    breaker.failed(sent_at=2.0, now=2.1)
     assert not breaker.is_open
+
+
+def test_forgetting_failures_does_not_close_it() -> None:
+    breaker = opened()
+    breaker.forget()
+    assert breaker.is_open
 
 
 # -- answers that are errors -------------------------------------------------------------------

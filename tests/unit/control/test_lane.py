@@ -263,16 +263,46 @@ def test_a_fresh_lane_is_not_stalled() -> None:
 
 def test_stalls_count_from_the_first_send_when_nothing_was_ever_good() -> None:
     lane = make()
-    finish(lane, lane.sent(5.0), 6.0, THROTTLED)
-    finish(lane, lane.sent(14.0), 15.0, THROTTLED)
+    first, second = lane.sent(5.0), lane.sent(5.0)
+    finish(lane, first, 6.0, THROTTLED)
+    finish(lane, second, 15.0, THROTTLED)
     assert lane.stalled_for == pytest.approx(10.0)
 
 
 def test_stalls_count_from_the_last_good_answer() -> None:
     lane = make()
     good = exchange(lane, 0.0)
-    bad = exchange(lane, good + 10.0, FAILED)
-    assert lane.stalled_for == pytest.approx(bad - good)
+    ticket = lane.sent(good)
+    finish(lane, ticket, good + 10.0, FAILED)
+    assert lane.stalled_for == pytest.approx(10.0)
+
+
+def test_quiet_time_before_a_bad_answer_is_no_stall() -> None:
+    lane = make()
+    good = exchange(lane, 0.0)
+    exchange(lane, good + 1800.0, FAILED)
+    assert lane.stalled_for == pytest.approx(0.1)
+
+
+def test_quiet_time_between_bad_answers_is_no_stall() -> None:
+    lane = make()
+    now = exchange(lane, 5.0, FAILED)
+    exchange(lane, now + 1800.0, FAILED)
+    assert lane.stalled_for == pytest.approx(0.2)
+
+
+def test_a_pause_before_a_bad_answer_belongs_to_the_stall() -> None:
+    lane = make()
+    finish(lane, lane.sent(0.0), 0.1, THROTTLED, pause=600.0)
+    exchange(lane, 0.1, THROTTLED)
+    assert lane.stalled_for == pytest.approx(600.2, abs=0.1)
+
+
+def test_the_wait_for_an_open_breaker_belongs_to_the_stall() -> None:
+    lane = make()
+    now = exchanges(lane, 5, FAILED, answered=False)
+    assert exchange(lane, now, FAILED, answered=False) > now + 5.0
+    assert lane.stalled_for > 5.0
 
 
 def test_a_neutral_answer_ends_a_stall() -> None:

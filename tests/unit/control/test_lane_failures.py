@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import pairwise
 
 import pytest
 
-from scrapy_backpressure.control.lane import Lane
+from scrapy_backpressure.control.lane import Lane, Ticket
 from scrapy_backpressure.control.outcome import Outcome
 from tests.unit.control.lanes import (
     ACCEPTED,
@@ -83,6 +84,16 @@ def test_the_lane_starts_anew_when_the_breaker_closes() -> None:
     assert lane.rate == math.inf
 
 
+def test_the_lane_starts_anew_too_when_a_refusal_closed_the_breaker() -> None:
+    lane = make(start=16)
+    now = exchanges(lane, 30)
+    now = exchanges(lane, 5, FAILED, answered=False, now=now)
+    now = exchange(lane, exchanges(lane, 2, now=now), THROTTLED)
+    assert not lane.breaker_open
+    exchange(lane, now)
+    assert lane.concurrency == 1
+
+
 def crawl(lane: Lane, seconds: float, *, serves: int, share: float = 0.0) -> list[Outcome]:
     """What became of requests to a site that serves so many at once and fails the rest.
 
@@ -145,9 +156,9 @@ def test_a_failure_that_took_very_long_is_no_throttling() -> None:
 # -- silence -----------------------------------------------------------------------------------
 
 
-def answered_once(*, start: float = 4, ceiling: int = 64) -> Lane:
+def answered_once(*, start: float = 4, ceiling: int = 64, timeout: float = 180.0) -> Lane:
     """A lane to a site that answers at once, now silent since 0.1 s."""
-    lane = make(start=start, ceiling=ceiling)
+    lane = make(start=start, ceiling=ceiling, timeout=timeout)
     exchange(lane, 0.0)
     return lane
 
@@ -170,10 +181,10 @@ def test_a_full_lane_wakes_when_it_hangs() -> None:
     assert lane.ready_at(1.1) == pytest.approx(2.1)
 
 
-def test_a_hanging_lane_knocks_three_seconds_after_the_last_request() -> None:
+def test_a_hanging_lane_knocks_after_three_seconds_of_silence() -> None:
     lane = answered_once()
-    last = pour(lane, 0.1, 1.0)[-1].sent_at
-    assert knocks(lane, 1.1, 1) == pytest.approx([last + 3.0])
+    pour(lane, 0.1, 1.0)
+    assert knocks(lane, 1.1, 1) == pytest.approx([0.1 + 3.0])
 
 
 def test_a_hanging_lane_sends_nothing_but_knocks() -> None:
@@ -182,11 +193,48 @@ def test_a_hanging_lane_sends_nothing_but_knocks() -> None:
     assert lane.ready_at(2.5) == pytest.approx(3.1)
 
 
-def test_a_hanging_lane_knocks_half_as_often_each_time() -> None:
-    lane = answered_once()
-    lane.sent(0.1)
-    times = [at - 0.1 for at in knocks(lane, 2.2, 5)]
-    assert times == pytest.approx([3.0, 6.0, 12.0, 24.0, 48.0])
+def silence(timeout: float, seconds: float) -> list[float]:
+    """When a lane knocks in a silence of so many seconds; each request waits for its timeout."""
+    lane, now, times, waiting = answered_once(timeout=timeout), 0.1, list[float](), list[Ticket]()
+    while now < 0.1 + seconds:
+        lost_at = waiting[0].sent_at + timeout if waiting else math.inf
+        at = lane.ready_at(now)
+        if at <= now:
+            times.append(now - 0.1)
+            waiting.append(lane.sent(now))
+        elif at < lost_at:
+            now = at
+        else:
+            now = lost_at
+            finish(lane, waiting.pop(0), now, FAILED, answered=False)
+    return [at for at in times if at > 2.0]
+
+
+def test_each_knock_comes_after_the_same_further_share_of_the_silence() -> None:
+    times = silence(180.0, 170.0)
+    assert times[:9] == pytest.approx([3.0 * 60 ** (number / 9) for number in range(9)])
+
+
+@pytest.mark.parametrize("timeout", [4.0, 8.0, 15.0, 60.0, 180.0, 300.0])
+def test_about_nine_knocks_at_most_wait_for_their_timeout(timeout: float) -> None:
+    times = silence(timeout, 3 * timeout)
+    assert max(sum(at - timeout < other <= at for other in times) for at in times) <= 10
+
+
+@pytest.mark.parametrize("timeout", [8.0, 15.0, 60.0, 180.0])
+def test_the_end_of_a_silence_of_ten_seconds_is_noticed_within_five(timeout: float) -> None:
+    times = [at for at in silence(timeout, 20.0) if at < 17.0]
+    assert max(later - at for at, later in pairwise(times) if at < 10.0) <= 5.0
+
+
+def test_knocks_are_a_second_apart_however_short_the_timeout_is() -> None:
+    times = silence(4.0, 10.0)
+    assert min(later - at for at, later in pairwise(times)) > 0.99
+
+
+def test_a_silent_site_costs_next_to_nothing_after_hours() -> None:
+    times = silence(180.0, 6 * 3600.0)
+    assert len([at for at in times if at > 3600.0]) <= 18000 / 450
 
 
 def test_a_hanging_lane_knocks_up_to_the_ceiling() -> None:
@@ -247,6 +295,59 @@ def silence_that_is_over(*, lost: bool) -> Lane:
     for ticket in tickets if lost else []:
         finish(lane, ticket, 30.0, FAILED, answered=False)
     return lane
+
+
+def test_what_was_lost_in_a_silence_that_is_over_takes_no_room() -> None:
+    lane = silence_that_is_over(lost=False)
+    assert lane.in_flight >= 16
+    assert len(pour(lane, 10.1, LATENCY)) >= 16
+
+
+def test_what_was_lost_in_a_silence_that_is_over_counts_up_to_the_ceiling() -> None:
+    lane = answered_once(start=4, ceiling=6)
+    pour(lane, 0.1, 1.0)
+    finish(lane, lane.sent(10.0), 10.1)
+    pour(lane, 10.1, LATENCY)
+    assert lane.in_flight == 6
+
+
+def test_single_pages_that_are_never_answered_do_not_fill_the_crawl() -> None:
+    lane = Lane(ceiling=64, now=0.0, rng=random.Random(1), seen=(False, 4.0))
+    now = exchange(lane, 0.0)
+    for _ in range(15):  # each silence swallows what was under way
+        pour(lane, now, 1.0)
+        now += 10.0
+        finish(lane, lane.sent(now), now, ACCEPTED)
+    assert lane.in_flight <= 20
+
+
+def test_losses_during_a_silence_do_not_slow_the_lane() -> None:
+    lane = answered_once(start=16)
+    before = lane.concurrency
+    for ticket in pour(lane, 0.1, 1.0):
+        finish(lane, ticket, ticket.sent_at + 8.0, FAILED, answered=False)
+    assert lane.concurrency == before
+    assert not lane.found_limit
+
+
+def test_losses_in_a_silence_that_is_over_do_not_open_the_breaker_later() -> None:
+    lane = answered_once(start=16)
+    tickets = pour(lane, 0.1, 1.0)
+    for ticket in tickets[:8]:
+        finish(lane, ticket, 8.1, FAILED, answered=False)
+    knock = lane.sent(9.0)
+    finish(lane, knock, 9.1)
+    for _ in range(4):
+        finish(lane, lane.sent(9.2), 9.3, FAILED, answered=False)
+    assert not lane.breaker_open
+
+
+def test_a_refusal_is_no_end_of_a_silence() -> None:
+    lane = answered_once(start=4)
+    tickets = pour(lane, 0.1, 1.0)
+    finish(lane, lane.sent(10.0), 10.1, THROTTLED)
+    assert not [at for ticket in pour(lane, 10.1, 1.0) if (at := ticket.sent_at) < 11.0]
+    assert lane.in_flight == len(tickets)
 
 
 def test_losses_from_before_a_silence_that_is_over_do_not_slow_the_lane() -> None:

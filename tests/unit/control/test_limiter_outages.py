@@ -94,6 +94,15 @@ def test_a_refusal_during_the_new_start_gives_the_rate_since_the_first_cut() -> 
     assert 0.3 < drive.limiter.rate <= 4.0
 
 
+def test_a_refusal_before_any_time_has_passed_leaves_the_rate_that_got_through() -> None:
+    drive = Drive()
+    for _ in range(3):
+        drive.refuse(drive.send())
+    drive.accept(drive.send())  # the new start
+    drive.refuse(drive.send())
+    assert drive.limiter.rate == pytest.approx(10.0, rel=0.02)
+
+
 def windows(count: int) -> Drive:
     """Windows of a minute, in the first tenth of which sixty are served, and one of the next."""
     drive = Drive()

@@ -69,13 +69,13 @@ def test_the_rate_since_an_outage_may_have_begun() -> None:
     meter.accepted = 10
     meter.begin_outage(5.0)
     meter.accepted = 13
-    assert meter.rate_since_outage(11.0) == pytest.approx(0.5)
+    assert meter.rate_since_outage(11.0, 3.0) == pytest.approx(0.5)
 
 
 def test_an_outage_that_just_began_gives_no_rate() -> None:
     meter = RateMeter(0.0)
     meter.begin_outage(5.0)
-    assert meter.rate_since_outage(5.0) == math.inf
+    assert meter.rate_since_outage(5.0, 3.0) == 3.0
 
 
 def test_a_cycle_gives_the_mean_of_service_and_outage() -> None:

@@ -158,6 +158,7 @@ class Accounts:
             flight = self._admission.flights[request] = Flight(request, slot, scheduled)
         if flight.scheduled:
             self.pending -= 1
+            history.sent(request)
 
     def fetch_ended(self, request: Request, result: Response | Request | Failure) -> None:
         """The downloader is done with a request."""

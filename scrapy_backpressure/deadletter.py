@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+SCHEMA = 1
+"""That of the records; grows when the meaning of a field changes."""
+
 _SETTING = "BACKPRESSURE_DEAD_LETTER_FEEDS"
 _STATS_PREFIX = "backpressure/dead_letters/"
 _RUN_META = frozenset(
@@ -64,7 +67,7 @@ class DeadLetter:
     """
 
     schema: int
-    """1; grows when the meaning of a field changes."""
+    """:data:`SCHEMA`."""
     id: str
     """The fingerprint of the request, in hexadecimal."""
     spider: str
@@ -124,7 +127,7 @@ class DeadLetter:
             "headers": record.headers(request.headers, "headers"),
             "body": _body(request.body),
             "meta": record.value(
-                {k: v for k, v in request.meta.items() if not _is_internal(k)}, "meta"
+                {k: v for k, v in request.meta.items() if not is_internal(k)}, "meta"
             ),
             "cb_kwargs": record.value(request.cb_kwargs, "cb_kwargs"),
             "callback": record.method(spider, request.callback, "callback"),
@@ -140,7 +143,7 @@ class DeadLetter:
                 record.dropped["cookies"] = None
         told = JsonRecord(secrets)  # what is lost of these does not matter to who sends it again
         return cls(
-            schema=1,
+            schema=SCHEMA,
             id=crawler.request_fingerprinter.fingerprint(request).hex(),
             spider=spider.name if spider else "",
             time=iso_time(now),
@@ -166,7 +169,8 @@ class DeadLetter:
         )
 
 
-def _is_internal(key: Any) -> bool:
+def is_internal(key: Any) -> bool:
+    """Whether a meta key has a meaning in the current run only."""
     return isinstance(key, str) and (key in _RUN_META or key.startswith(PREFIX))
 
 

@@ -33,19 +33,41 @@ def history(request: Request) -> dict[str, Any] | None:
     return found
 
 
+def _begin(request: Request, first_seen: float, redrives: int) -> dict[str, Any]:
+    return {
+        "first_seen": first_seen,
+        "host": urlparse_cached(request).hostname,
+        "throttled": 0,
+        "redrives": redrives,
+        "priority": request.priority,
+        "dont_filter": request.dont_filter,
+        "attempts": [],
+    }
+
+
+def redrive(request: Request, *, first_seen: float, redrives: int) -> None:
+    """Have *request*, made anew from a dead letter, go on with the history of that letter.
+
+    It is let past the seen-filter once: its own ``dont_filter`` comes back with :func:`sent`.
+    *first_seen*: epoch seconds; *redrives*: how often it has been sent again, this time included.
+    """
+    request.meta[HISTORY] = _begin(request, first_seen, redrives)
+    request.dont_filter = True
+
+
+def sent(request: Request) -> None:
+    """Give *request*, which is past the seen-filter, its ``dont_filter`` back.
+
+    Else what it redirects to, and OffsiteMiddleware, would take it for one that is never filtered.
+    """
+    past = history(request)
+    if past is not None and not past["attempts"]:
+        request.dont_filter = past["dont_filter"]
+
+
 def with_attempt(request: Request, attempt: dict[str, Any]) -> dict[str, Any]:
     """The request's history with one more attempt; the request itself is left as it is."""
-    before = history(request)
-    if before is None:
-        before = {
-            "first_seen": attempt["time"],
-            "host": urlparse_cached(request).hostname,
-            "throttled": 0,
-            "redrives": 0,
-            "priority": request.priority,
-            "dont_filter": request.dont_filter,
-            "attempts": [],
-        }
+    before = history(request) or _begin(request, attempt["time"], 0)
     throttled = before["throttled"] + (attempt["outcome"] == "throttled")
     attempts = [*before["attempts"], attempt][-KEPT_ATTEMPTS:]
     return {**before, "throttled": throttled, "attempts": attempts}

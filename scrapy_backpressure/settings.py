@@ -27,6 +27,11 @@ DEAD_LETTER_CATEGORIES = (
     "item_error",
     "http_error",
 )
+DEAD_LETTER_REASONS = (
+    *DEAD_LETTER_CATEGORIES,
+    *("throttled", "stalled", "max_pause"),  # which belong to the category "retries"
+    "shutdown",
+)
 
 
 def _boolean(value: Any) -> bool:

@@ -93,7 +93,7 @@ class DeadLetter:
     """``status``, ``url``, ``headers`` (those that tell why a request was refused) and
     ``body_size`` (bytes) of the last response, or null if there was none."""
     redrives: int
-    """How often the request had been sent again from a dead letter before."""
+    """How often the request has been sent again from a dead letter."""
 
     @classmethod
     def build(

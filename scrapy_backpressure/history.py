@@ -3,7 +3,8 @@
 One meta key, :data:`HISTORY`, holds ``first_seen`` (epoch seconds), ``host``, ``throttled`` (how
 often), ``redrives``, the request's own ``priority`` and ``dont_filter``, which retries change,
 and ``attempts``, a list of dicts with ``time`` (epoch seconds), ``status``
-or ``exception``, ``outcome``, ``reason``, ``proxy`` and ``latency`` (seconds).
+or ``exception``, ``outcome``, ``reason``, ``proxy`` and ``latency`` (seconds); and, until a
+request from a dead letter is sent, ``redriven``.
 """
 
 from __future__ import annotations
@@ -48,20 +49,21 @@ def _begin(request: Request, first_seen: float, redrives: int) -> dict[str, Any]
 def redrive(request: Request, *, first_seen: float, redrives: int) -> None:
     """Have *request*, made anew from a dead letter, go on with the history of that letter.
 
-    It is let past the seen-filter once: its own ``dont_filter`` comes back with :func:`sent`.
-    *first_seen*: epoch seconds; *redrives*: how often it has been sent again, this time included.
+    It is let past the seen-filter once, and counted once it is :func:`sent`.
+    *first_seen*: epoch seconds; *redrives*: how often it had been sent again before.
     """
-    request.meta[HISTORY] = _begin(request, first_seen, redrives)
+    request.meta[HISTORY] = {**_begin(request, first_seen, redrives), "redriven": True}
     request.dont_filter = True
 
 
 def sent(request: Request) -> None:
-    """Give *request*, which is past the seen-filter, its ``dont_filter`` back.
+    """Count *request*, if it comes from a dead letter, and give it its ``dont_filter`` back.
 
     Else what it redirects to, and OffsiteMiddleware, would take it for one that is never filtered.
     """
     past = history(request)
-    if past is not None and not past["attempts"]:
+    if past is not None and past.pop("redriven", False):
+        past["redrives"] += 1
         request.dont_filter = past["dont_filter"]
 
 

@@ -172,7 +172,7 @@ class Record:
     def to_request(self, cls: type[Spider], spider: Spider | None = None) -> Request:
         """The request, for a spider of the class *cls*: *spider*, or none, for a mere check.
 
-        It counts as redriven once more, is new to the retries, and passes the seen-filter.
+        It counts as sent again, is new to the retries, and passes the seen-filter.
 
         :raises Unfit: no request can be made of it, or not the one that it was.
         """
@@ -201,8 +201,9 @@ class Record:
         try:
             request = Request(**options)
         except Exception as error:  # whatever Scrapy thinks of such values
-            raise Unfit(f"makes no request: {type(error).__name__}: {error}") from error
-        history.redrive(request, first_seen=self.first_seen, redrives=self.redrives + 1)
+            what = f"{type(error).__name__}: {_short(str(error))}"
+            raise Unfit(f"makes no request: {what}") from error
+        history.redrive(request, first_seen=self.first_seen, redrives=self.redrives)
         return request
 
 
@@ -218,7 +219,7 @@ def _field(record: dict[str, Any], name: str, types: Any, accepted: str) -> Any:
 def _texts(record: dict[str, Any], name: str) -> list[str]:
     texts: list[str] = _field(record, name, list, "a list of texts")
     if not all(isinstance(text, str) for text in texts):
-        raise Unfit(f"has {_short(texts)} for {name}, not a list of texts")
+        raise Unfit(f"has more than texts in {name}")
     return texts
 
 
@@ -272,6 +273,8 @@ def _method(
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, (dict, list)):  # nested so deep, perhaps, that it has no repr()
+        return "an object" if isinstance(value, dict) else "a list"
     text = ascii(value)
     return clean_text(text if len(text) <= 80 else f"{text[:77]}...")
 

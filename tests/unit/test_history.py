@@ -12,7 +12,10 @@ from scrapy_backpressure.history import (
     DUE,
     HISTORY,
     KEPT_ATTEMPTS,
+    as_first_sent,
     history,
+    redrive,
+    sent,
     strip,
     take_due,
     with_attempt,
@@ -78,6 +81,65 @@ def test_redrives_are_kept() -> None:
     past = {**with_attempt(Request(URL), attempt()), "redrives": 2}
     request = Request(URL, meta={HISTORY: past})
     assert with_attempt(request, attempt(1))["redrives"] == 2
+
+
+def redriven(**options: Any) -> Request:
+    request = Request(URL, **options)
+    redrive(request, first_seen=500.0, redrives=2)
+    return request
+
+
+def test_redriven_request_passes_the_seen_filter_until_it_is_sent() -> None:
+    request = redriven()
+    before = request.dont_filter
+    sent(request)
+    assert (before, request.dont_filter) == (True, False)
+
+
+def test_redriven_request_that_is_never_filtered_stays_so() -> None:
+    request = redriven(dont_filter=True)
+    sent(request)
+    assert request.dont_filter is True
+
+
+def test_redrive_is_counted_once_it_is_sent() -> None:
+    request = redriven()
+    before = request.meta[HISTORY]["redrives"]
+    sent(request)
+    assert (before, request.meta[HISTORY]["redrives"]) == (2, 3)
+
+
+def test_redrive_is_counted_once_however_often_the_request_is_tried() -> None:
+    request = redriven()
+    sent(request)
+    again = after(request, attempt()).replace(dont_filter=True)  # as retries have it
+    sent(again)
+    assert again.meta[HISTORY]["redrives"] == 3
+    assert again.dont_filter is True
+
+
+def test_redirect_of_a_redriven_request_is_not_one_more_redrive() -> None:
+    request = redriven()
+    sent(request)
+    redirected = request.replace(url=f"{URL}/2")
+    sent(redirected)
+    assert redirected.meta[HISTORY]["redrives"] == 3
+
+
+def test_redriven_request_keeps_the_time_at_which_it_was_first_seen() -> None:
+    request = redriven()
+    sent(request)
+    assert after(request, attempt()).meta[HISTORY]["first_seen"] == 500.0
+
+
+def test_redriven_request_that_is_given_up_unsent_is_as_it_was() -> None:
+    assert as_first_sent(redriven(priority=3)).dont_filter is False
+
+
+def test_request_that_is_no_redrive_is_left_alone_when_it_is_sent() -> None:
+    request = Request(URL, dont_filter=True)
+    sent(request)
+    assert (request.dont_filter, dict(request.meta)) == (True, {})
 
 
 @pytest.mark.parametrize("key", [HISTORY, "backpressure_anything"])

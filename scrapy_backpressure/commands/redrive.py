@@ -25,6 +25,7 @@ from scrapy_backpressure.settings import DEAD_LETTER_REASONS, BackpressureSettin
 if TYPE_CHECKING:
     import argparse
     from collections.abc import AsyncIterator, Iterator, Sequence
+    from typing import IO
 
     from scrapy import Request, Spider
 
@@ -63,6 +64,7 @@ class Redrive:
         self._limit = limit
         self._ceiling = ceiling
         self._rest = rest
+        self._rest_file: IO[bytes] | None = None
         self._warned: set[str] = set()
         self._reading: Iterator[tuple[Entry, Record, Request] | None] | None = None
         self.sent = 0
@@ -128,8 +130,10 @@ class Redrive:
         if self._rest is None:
             return
         try:
-            with self._rest.open("ab") as rest:
-                rest.write(entry.text + b"\n")
+            if self._rest_file is None:
+                self._rest_file = self._rest.open("ab")
+            self._rest_file.write(entry.text + b"\n")
+            self._rest_file.flush()
         except OSError:
             self.failures += 1
             logger.exception("Not written to the rest file: %s", entry)
@@ -138,8 +142,8 @@ class Redrive:
         """Yield what is to be sent, in the place of the spider's own ``start()``."""
         if spider.crawler.get_extension(BackpressureExtension) is None:
             logger.warning(
-                "scrapy_backpressure is not enabled in this project, so what fails again makes no "
-                'dead letter; add to your settings: ADDONS = {"scrapy_backpressure.Addon": 300}'
+                "scrapy_backpressure is not enabled here, so what fails again makes no dead "
+                'letter; to enable it: ADDONS = {"scrapy_backpressure.Addon": 300}'
             )
         slices = Slices(_SLICE)
         self._reading = self.read(spider)
@@ -157,16 +161,27 @@ class Redrive:
                 self.sent += 1
                 yield fit[2]
 
-    def keep_unsent(self) -> None:
+    def close(self) -> None:
         """Keep what the crawl, which has ended, did not ask for any more."""
         for fit in self._reading or ():
             if fit is not None:
+                if not self.unsent:
+                    logger.info("Keeping the dead letters that were not sent in %s", self._rest)
                 self.unsent += 1
                 self._keep(fit[0])
+        if self._rest_file is not None:
+            self._rest_file.close()
+
+    @property
+    def started(self) -> bool:
+        """Whether the crawl has begun to ask for requests."""
+        return self._reading is not None
 
     @property
     def summary(self) -> str:
         """A line on what became of the records."""
+        if not self.started:
+            return "Dead letters: nothing was read, as the crawl did not start"
         parts = [f"{self.sent} sent again", f"{self.left_out} left out by the options"]
         if self.unfit:
             parts.append(f"{self.unfit} not fit to be sent")
@@ -268,14 +283,17 @@ class Command(BaseRunSpiderCommand):
         process = self.crawler_process
         assert process is not None
         crawler = process.create_crawler(_starting_with(redrive, spidercls))
-        config = BackpressureSettings.from_settings(crawler.settings)
+        try:
+            config = BackpressureSettings.from_settings(crawler.settings)
+        except ValueError as error:
+            raise _wrong(str(error)) from None
         for feed, options in config.dead_letter_feeds.items():
             if options.get("overwrite") and self._is_read(_local_path(str(feed), spidercls.name)):
                 raise _wrong(f"BACKPRESSURE_DEAD_LETTER_FEEDS would overwrite {feed}; move it")
         process.crawl(crawler, **spargs)
         process.start()
-        redrive.keep_unsent()
-        if process.bootstrap_failed:
+        redrive.close()
+        if process.bootstrap_failed or not redrive.started:
             self.exitcode = 1
         print(redrive.summary, file=sys.stderr)  # stdout may be a feed of items
 
@@ -325,6 +343,8 @@ def _wrong(message: str) -> UsageError:
 def _file(name: str) -> tuple[Path, int]:
     path = Path(name)
     try:
+        if path.exists() and not path.is_file():
+            raise _wrong(f"{name} is no file; what comes through a pipe is to be saved first")
         with path.open("rb"):
             return path, path.stat().st_size
     except OSError as error:

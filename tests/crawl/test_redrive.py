@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import configparser
+import gzip
 import json
 import os
 import signal
@@ -15,7 +17,9 @@ from typing import Any
 
 import pytest
 from scrapy.settings import default_settings
+from scrapy.utils.misc import load_object
 
+from scrapy_backpressure.commands.redrive import Command
 from tests.crawl.audit import assert_sound
 from tests.crawl.conftest import DEFAULT_SETTINGS, REACTORS, ROOT, Crawls, Sites
 from tests.crawl.runner import SPIDER_MODULE
@@ -124,19 +128,22 @@ def redrive(tmp_path: Path) -> Redrives:
         *args: str,
         settings: Mapping[str, Any] | None = None,
         reactor: str = "asyncio",
+        output: bool = True,
         stop_when: Callable[[], bool] | None = None,
     ) -> Run:
         if reactor == "none" and not hasattr(default_settings, "TWISTED_REACTOR_ENABLED"):
             pytest.skip("this Scrapy needs a reactor")
         place = tmp_path / "crawl"
-        for left in ("items.jsonl", "stats.json", *place.glob("dead_letters/*")):
-            (place / left).unlink(missing_ok=True)
+        for pattern in ("items.jsonl", "stats.json", "dead_letters/*"):
+            for left in place.glob(pattern):
+                left.unlink()
         (place / "scrapy.cfg").write_text("[settings]\ndefault = project_settings\n")
         (place / "project_settings.py").write_text(PROJECT)
         merged = {**DEFAULT_SETTINGS, **REACTORS[reactor], **FAST, **(settings or {})}
         (place / "settings.json").write_text(json.dumps(merged))
+        to = ["-o", "items.jsonl:jsonlines"] if output else []
         process = subprocess.Popen(
-            [sys.executable, "-m", "scrapy", "redrive", *args, "-o", "items.jsonl:jsonlines"],
+            [sys.executable, "-m", "scrapy", "redrive", *args, *to],
             cwd=place,
             env={
                 **os.environ,
@@ -154,7 +161,7 @@ def redrive(tmp_path: Path) -> Redrives:
                 while not stop_when() and process.poll() is None and time.monotonic() < ends:
                     time.sleep(0.02)
                 process.send_signal(signal.SIGINT)
-            output, log = process.communicate(timeout=60)
+            printed, log = process.communicate(timeout=60)
         finally:
             process.kill()
         stats = place / "stats.json"
@@ -164,7 +171,7 @@ def redrive(tmp_path: Path) -> Redrives:
             items=[item for path in place.glob("items.jsonl") for item in lines(path)],
             letters=[each for path in place.glob("dead_letters/*.jsonl") for each in lines(path)],
             log=log,
-            output=output,
+            output=printed,
             folder=place,
         )
 
@@ -189,13 +196,14 @@ def pages(where: Site, count: int, **changes: Any) -> list[dict[str, Any]]:
     """Records of GETs of ``/page/0``, ``/page/1``, …, as the spider of PAGES has given up."""
     letter = {"schema": 1, "id": "0", "spider": "pages", "time": "2030-01-01T00:00:00.000+00:00"}
     letter |= {"first_seen": "2029-01-01T00:00:00.000+00:00", "outcome": "failed"}
-    request = {"method": "GET", "headers": {}, "body": {"text": ""}, "meta": {}, "cb_kwargs": {}}
-    request |= {"callback": "parse", "errback": None, "priority": 0, "dont_filter": False}
+    request: dict[str, Any] = {"method": "GET", "headers": {}, "meta": {}, "cb_kwargs": {}}
+    request |= {"body": {"text": ""}, "callback": "parse", "errback": None, "flags": []}
+    request |= {"priority": 0, "dont_filter": False}
     return [
         {
             **letter,
             **{"reason": "retries", "attempts": [], "dropped": [], "redrives": 0},
-            "request": {**request, "url": where.url(f"/page/{number}"), "flags": []},
+            "request": {**request, "url": where.url(f"/page/{number}")},
             "response": None,
             **changes,
         }
@@ -291,6 +299,78 @@ class Old(Spider):
     write(spider(tmp_path, source), *pages(where, 1))
     run = redrive("pages", "letters.jsonl")
     assert run.items == [{"url": where.url("/page/0"), "spider": "Old"}], run.log
+
+
+def test_spider_gets_its_arguments_and_its_own_init(
+    site: Sites, redrive: Redrives, tmp_path: Path
+) -> None:
+    source = """
+class Shop(Spider):
+    name = "pages"
+
+    def __init__(self, shop, *, currency="EUR"):
+        super().__init__()
+        self.shop, self.currency = shop, currency
+
+    @classmethod
+    def from_crawler(cls, crawler, shop, **kwargs):
+        spider = super().from_crawler(crawler, shop, **kwargs)
+        spider.made_by = cls.__name__
+        return spider
+
+    def parse(self, response):
+        yield {"shop": self.shop, "currency": self.currency, "made_by": self.made_by}
+"""
+    write(spider(tmp_path, source), *pages(site(), 1))
+    run = redrive("pages", "letters.jsonl", "-a", "shop=north", "-a", "currency=SEK")
+    assert run.items == [{"shop": "north", "currency": "SEK", "made_by": "Shop"}], run.log
+
+
+def test_components_set_up_one_by_one_do_as_the_addon_does(
+    site: Sites, redrive: Redrives, tmp_path: Path
+) -> None:
+    write(spider(tmp_path), *pages(site(faults=[{"status": 503}]), 1))
+    parts = {
+        "ADDONS": {},
+        "EXTENSIONS": {
+            "scrapy_backpressure.BackpressureExtension": 100,
+            "project_settings.Stats": 1,
+        },
+        "DOWNLOADER_MIDDLEWARES": {
+            "scrapy.downloadermiddlewares.retry.RetryMiddleware": None,
+            "scrapy_backpressure.RetryMiddleware": 550,
+            "scrapy_backpressure.ConcurrencyMiddleware": 950,
+        },
+        "SCHEDULER_PRIORITY_QUEUE": "scrapy_backpressure.SlotAwarePriorityQueue",
+    }
+    run = redrive("pages", "letters.jsonl", settings=parts)
+    assert [letter["redrives"] for letter in run.letters] == [1], run.log
+    assert run.missing == 0
+
+
+@pytest.mark.parametrize("name", ["letters.json", "letters.json.gz", "letters.jsonl.gz"])
+def test_feed_of_any_form_is_read_as_it_was_written(
+    site: Sites, crawl: Crawls, redrive: Redrives, name: str
+) -> None:
+    where = site(faults=[{"match": "/echo", "status": 503, "times": 2}])
+    options: dict[str, Any] = {"format": "jsonlines" if "jsonl" in name else "json"}
+    if name.endswith(".gz"):
+        options["postprocessing"] = ["scrapy.extensions.postprocessing.GzipPlugin"]
+    feeds = {name: options}
+    settings = {**FAST, "BACKPRESSURE_DEAD_LETTER_FEEDS": feeds}
+    assert_sound(crawl(POST, settings, args={"base": where.url("")}), errors=True)
+    assert redrive("post", name).items == [ANSWER]
+
+
+def test_feeds_of_the_project_get_the_items(
+    site: Sites, redrive: Redrives, tmp_path: Path
+) -> None:
+    where = site()
+    file = spider(tmp_path)
+    write(file, *pages(where, 1))
+    feeds = {"own.jsonl": {"format": "jsonlines"}}
+    redrive("pages", "letters.jsonl", settings={"FEEDS": feeds}, output=False)
+    assert lines(file.with_name("own.jsonl")) == [{"url": where.url("/page/0")}]
 
 
 def test_letters_pass_the_start_gate(site: Sites, redrive: Redrives, tmp_path: Path) -> None:
@@ -426,6 +506,41 @@ def test_what_was_not_sent_when_the_crawl_was_stopped_is_kept(
     assert f"{len(kept)} not sent before the crawl was stopped" in run.log
 
 
+def test_request_that_was_queued_when_the_crawl_was_stopped_is_not_counted_as_sent(
+    site: Sites, redrive: Redrives, tmp_path: Path
+) -> None:
+    where = site(latency=0.2)
+    write(spider(tmp_path), *pages(where, 50))
+    run = redrive("pages", "letters.jsonl", stop_when=lambda: where.stats()["hits"] >= 2)
+    assert {letter["redrives"] for letter in run.letters if letter["reason"] == "shutdown"} == {0}
+
+
+def test_crawl_that_cannot_start_says_that_nothing_was_read(
+    site: Sites, redrive: Redrives, tmp_path: Path
+) -> None:
+    source = PAGES.replace("def parse", "def __init__(self, shop):\n        pass\n\n    def parse")
+    file = spider(tmp_path, source)
+    write(file, *pages(site(), 1))
+    run = redrive("pages", "letters.jsonl")
+    assert run.returncode == 1
+    assert "nothing was read, as the crawl did not start" in run.log
+    assert not file.with_name("letters.jsonl.rest.jsonl").exists()
+
+
+def test_file_that_is_damaged_is_read_up_to_there_and_told_of(
+    site: Sites, redrive: Redrives, tmp_path: Path
+) -> None:
+    where = site()
+    file = spider(tmp_path)
+    write(file, *pages(where, 1))
+    damaged = gzip.compress(json.dumps(pages(where, 2)[1]).encode() + b"\n")[:-4]
+    file.with_name("damaged.jsonl.gz").write_bytes(damaged)
+    run = redrive("pages", "damaged.jsonl.gz", "letters.jsonl")
+    assert run.returncode == 1
+    assert "damaged.jsonl.gz cannot be read further than line" in run.log
+    assert where.url("/page/0") in {item["url"] for item in run.items}
+
+
 def test_without_the_package_in_the_settings_the_command_says_what_is_missing(
     site: Sites, redrive: Redrives, tmp_path: Path
 ) -> None:
@@ -433,7 +548,7 @@ def test_without_the_package_in_the_settings_the_command_says_what_is_missing(
     write(spider(tmp_path), *pages(where, 1))
     run = redrive("pages", "letters.jsonl", settings={"ADDONS": {}})
     assert len(run.items) == 1
-    assert "scrapy_backpressure is not enabled in this project" in run.log
+    assert "scrapy_backpressure is not enabled here" in run.log
 
 
 # -- before anything is sent ---------------------------------------------------------------------
@@ -445,6 +560,14 @@ def test_without_the_package_in_the_settings_the_command_says_what_is_missing(
         (["nobody", "letters.jsonl"], "there is no spider nobody"),
         (["pages"], "at least one file"),
         (["pages", "none.jsonl"], "none.jsonl cannot be read: No such file"),
+        (["pages", "/dev/null"], "/dev/null is no file; what comes through a pipe is"),
+        (["pages", "letters.jsonl", "--reason", "x"], "--reason accepts retries, blocked, "),
+        (["pages", "letters.jsonl", "--outcome", "x"], "--outcome accepts throttled, "),
+        (["pages", "letters.jsonl", "--since", "x"], "--since accepts a date or time in ISO"),
+        (["pages", "letters.jsonl", "--url-pattern", "("], "--url-pattern accepts a regular"),
+        (["pages", "letters.jsonl", "--limit", "0"], "--limit accepts an integer of at least 1"),
+        (["pages", "letters.jsonl", "--max-redrives", "x"], "--max-redrives accepts an integer"),
+        (["pages", "letters.jsonl", "--rest", "no/such"], "--rest accepts a file in a folder"),
         (["pages", "letters.jsonl", "--resaon", "x"], "there is no option --resaon"),
         (["pages", "letters.jsonl", "--rest", "letters.jsonl"], "--rest accepts a file that is"),
     ],
@@ -457,6 +580,23 @@ def test_command_that_cannot_be_run_is_refused_before_any_crawl(
     assert run.returncode == 2
     assert said in run.log
     assert "Spider opened" not in run.log
+
+
+def test_setting_that_is_wrong_is_told_of_before_any_crawl(
+    redrive: Redrives, tmp_path: Path
+) -> None:
+    write(spider(tmp_path))
+    run = redrive("pages", "letters.jsonl", settings={"BACKPRESSURE_DEAD_LETTER_FEEDS": "x"})
+    assert run.returncode == 2
+    assert "BACKPRESSURE_DEAD_LETTER_FEEDS accepts a dict of the form of FEEDS" in run.log
+    assert "Traceback" not in run.log
+
+
+def test_installed_package_adds_the_command_to_scrapy() -> None:
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    name, _, path = config["options.entry_points"]["scrapy.commands"].strip().partition(" = ")
+    assert (name, load_object(path.replace(":", "."))) == ("redrive", Command)
 
 
 def test_feed_of_dead_letters_is_not_overwritten_before_it_is_read(

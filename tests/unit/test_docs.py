@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
-import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import Field, asdict, fields
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scrapy import Request, Spider
-from scrapy.utils.request import RequestFingerprinter
-from scrapy.utils.test import get_crawler
+from scrapy.commands import ScrapyCommand
+from scrapy.commands.crawl import Command as Crawl
+from scrapy.settings import Settings
 
 import scrapy_backpressure
-from scrapy_backpressure.deadletter import DeadLetter
-from scrapy_backpressure.settings import DEAD_LETTER_CATEGORIES, PREFIX, BackpressureSettings
+from scrapy_backpressure.commands.redrive import Command as Redrive
+from scrapy_backpressure.settings import (
+    DEAD_LETTER_CATEGORIES,
+    DEAD_LETTER_REASONS,
+    PREFIX,
+    BackpressureSettings,
+)
 from tests.crawl.audit import assert_sound
 from tests.crawl.conftest import CrawlResult, crawl
 from tests.site import Site
@@ -177,29 +182,21 @@ def test_every_category_of_dead_letters_is_documented() -> None:
     assert set(DEAD_LETTER_CATEGORIES) <= told
 
 
-def test_the_example_that_sends_dead_letters_again_restores_the_request(tmp_path: Path) -> None:
-    class Shop(Spider):
-        name = "shop"
+def test_every_reason_of_dead_letters_is_documented() -> None:
+    told = {name for row in rows("stats.md", "reason") for name in names(row[0])}
+    assert told == set(DEAD_LETTER_REASONS)
 
-        def parse_item(self, response: object, number: int) -> None: ...
 
-    crawler = get_crawler(Shop)
-    spider = crawler.spider = Shop.from_crawler(crawler)
-    crawler.request_fingerprinter = RequestFingerprinter(crawler)
-    request = Request(
-        "http://shop.example/item",
-        method="POST",
-        body=b"\xff\x00",
-        headers={"X-One": "1"},
-        cb_kwargs={"number": 7},
-        callback=spider.parse_item,
-        priority=3,
-    )
-    letter = DeadLetter.build(request, crawler=crawler, outcome=None, reason="retries", now=0.0)
-    file = tmp_path / "letters.jsonl"
-    file.write_text(json.dumps(asdict(letter)) + "\n", encoding="utf-8")
-    text = (ROOT / "docs" / "dead-letters.md").read_text(encoding="utf-8")
-    example: dict[str, Any] = {}
-    exec(text.split("```python\n")[1].split("```")[0], example)
-    (again,) = example["requests_of"](file, spider)
-    assert again.to_dict(spider=spider) == {**request.to_dict(spider=spider), "dont_filter": True}
+# -- commands --------------------------------------------------------------------------------
+
+
+def test_every_option_that_redrive_adds_is_documented() -> None:
+    def options(command: ScrapyCommand) -> set[str]:
+        parser = argparse.ArgumentParser()
+        command.settings = Settings()
+        command.add_options(parser)
+        return {name for action in parser._actions for name in action.option_strings}
+
+    told = {name for row in rows("dead-letters.md", "option") for name in names(row[0])}
+    own = options(Redrive()) - options(Crawl())
+    assert own == {name for name in told if name.startswith("--")}

@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .PHONY: demo test lint format bench bench-sim bench-scheduling clean
 
-demo: $(VENV)/.installed ## crawl a flaky site twice, without and with the add-on
+demo: $(VENV)/.installed ## crawl a flaky site without and with the add-on, then redrive the dead letters
 	@$(BIN)/python example_project/demo.py
 
 test: lint ## lint, then all tests with coverage

@@ -1,7 +1,8 @@
 """One crawl of a flaky site, twice: with stock settings, then with the add-on.
 
 ``python demo.py [pages per host]`` starts the site of ``demo.json``, runs the spider ``pages``
-against it, prints what came of it side by side, and ends the site again.
+against it, and prints what came of it side by side. Then the site recovers, and what the second
+crawl gave up is sent again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Run:
 
     title: str
     wanted: int
-    pages: int
+    urls: set[str]
     letters: list[dict[str, Any]]
     letter_files: list[Path]
     site: dict[str, Any]
@@ -43,8 +44,8 @@ class Run:
     def rows(self) -> dict[str, str]:
         """Return the column of this run: what was counted, and how much."""
         return {
-            "pages got": f"{self.pages} of {self.wanted}",
-            "lost without a trace": str(self.wanted - self.pages - len(self.letters)),
+            "pages got": f"{len(self.urls)} of {self.wanted}",
+            "lost without a trace": str(self.wanted - len(self.urls) - len(self.letters)),
             "dead letters": str(len(self.letters)),
             "refused by the site": f"{self.site['refused']} of {self.site['hits']} requests",
             "hits before Retry-After was over": str(self.site["early"]),
@@ -84,15 +85,14 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     )
 
 
-def crawl(title: str, name: str, port: int, count: int, *options: str) -> Run:
-    """Run the spider once; its log and items go to ``demo_output``."""
-    ask_site(port, "/__reset__", b"")
+def run_scrapy(name: str, *arguments: str) -> tuple[set[str], list[Path]]:
+    """Run Scrapy; return the URLs of its items and its files of dead letters.
+
+    Its log and items go to ``demo_output``.
+    """
     items = OUTPUT / f"{name}.jsonl"
     before = set(LETTERS.glob("*"))
-    command = [sys.executable, "-m", "scrapy", "crawl", "pages", "-O", f"{items}:jsonlines"]
-    command += ["-a", f"port={port}", "-a", f"count={count}", *options]
-    print(f"{title}: crawling {HOSTS * count} pages ...", flush=True)
-    started = time.monotonic()
+    command = [sys.executable, "-m", "scrapy", *arguments, "-O", f"{items}:jsonlines"]
     with (OUTPUT / f"{name}.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=HERE, stdout=log, stderr=subprocess.STDOUT)
         try:
@@ -103,18 +103,48 @@ def crawl(title: str, name: str, port: int, count: int, *options: str) -> Run:
         finally:
             if process.poll() is None:
                 process.kill()
-    seconds = time.monotonic() - started
     if code:
         sys.exit(f"The crawl failed, see {log.name}")
-    written = sorted(set(LETTERS.glob("*")) - before)
+    urls = {item["url"] for item in read_lines(items)}
+    return urls, sorted(set(LETTERS.glob("*")) - before)
+
+
+def read_letters(files: list[Path]) -> list[dict[str, Any]]:
+    """Return the dead letters of all *files*."""
+    return [letter for path in files for letter in read_lines(path)]
+
+
+def crawl(title: str, name: str, port: int, count: int, *options: str) -> Run:
+    """Run the spider once."""
+    ask_site(port, "/__reset__", b"")
+    print(f"{title}: crawling {HOSTS * count} pages ...", flush=True)
+    started = time.monotonic()
+    arguments = ["crawl", "pages", "-a", f"port={port}", "-a", f"count={count}", *options]
+    urls, files = run_scrapy(name, *arguments)
+    seconds = time.monotonic() - started
     return Run(
         title=title,
         wanted=HOSTS * count,
-        pages=len({item["url"] for item in read_lines(items)}),
-        letters=[letter for path in written for letter in read_lines(path)],
-        letter_files=written,
+        urls=urls,
+        letters=read_letters(files),
+        letter_files=files,
         site=ask_site(port, "/__stats__"),
         seconds=seconds,
+    )
+
+
+def redrive(port: int, run: Run) -> None:
+    """Have the site recover, and send the dead letters of *run* again."""
+    profile = json.loads(PROFILE.read_text("utf-8"))
+    for host in profile["hosts"].values():
+        host.pop("faults", None)
+    ask_site(port, "/__reset__", json.dumps(profile).encode())
+    print("\nThe site recovers: scrapy redrive pages", *map(shown, run.letter_files), flush=True)
+    files = [str(path) for path in run.letter_files]
+    urls, left = run_scrapy("redriven", "redrive", "pages", *files, "-a", f"port={port}")
+    print(
+        f"Pages got: {len(run.urls | urls)} of {run.wanted}. "
+        f"Dead letters: {len(run.letters)} before, {len(read_letters(left))} after."
     )
 
 
@@ -135,6 +165,15 @@ def table(runs: list[Run]) -> str:
     return "\n".join(lines)
 
 
+def show_letters(run: Run) -> None:
+    """Print the first dead letters of *run*."""
+    print("\nDead letters, complete enough to be sent again:", *map(shown, run.letter_files))
+    for letter in run.letters[:SHOWN]:
+        print(f"  {letter['request']['url']}  {letter['outcome']}: {letter['reason']}")
+    if len(run.letters) > SHOWN:
+        print(f"  and {len(run.letters) - SHOWN} more")
+
+
 def main() -> None:
     """Run the demo."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 150
@@ -144,15 +183,11 @@ def main() -> None:
             crawl("stock Scrapy", "stock", port, count, "-s", "ADDONS={}"),
             crawl("with the add-on", "backpressure", port, count),
         ]
-    print(f"\n{table(runs)}\n")
-    letters, files = runs[-1].letters, runs[-1].letter_files
-    if letters:
-        print("Dead letters, complete enough to be sent again:", *map(shown, files))
-        for letter in letters[:SHOWN]:
-            print(f"  {letter['request']['url']}  {letter['outcome']}: {letter['reason']}")
-        if len(letters) > SHOWN:
-            print(f"  and {len(letters) - SHOWN} more")
-    print(f"Logs and items: {shown(OUTPUT)}. The site's rules, to be changed: {shown(PROFILE)}.")
+        print(f"\n{table(runs)}")
+        if runs[-1].letters:
+            show_letters(runs[-1])
+            redrive(port, runs[-1])
+    print(f"\nLogs and items: {shown(OUTPUT)}. The site's rules, to be changed: {shown(PROFILE)}.")
 
 
 if __name__ == "__main__":

@@ -158,6 +158,12 @@ def _failing() -> Iterator[Profile]:
     yield Profile("black-hole-10s", lambda rng: Trouble(at_once(10)(rng), 145, 155, None), bars)
     bars = (AtLeast("goodput", 0.97, of_oracle=True),)
     yield Profile("random-503-5%", lambda rng: Flaky(rng, 0.05), bars, seconds=60)
+    bars = (AtLeast("goodput", 0.7, of_oracle=True),)  # what a verdict takes weighs in a minute
+    yield Profile("random-503-20%", lambda rng: Flaky(rng, 0.2), bars, seconds=60)
+    bars = (AtLeast("goodput", 0.5, of_oracle=True),)
+    yield Profile(
+        "random-quick-503-40%", lambda rng: Flaky(rng, 0.4, failing_after=0.01), bars, seconds=60
+    )
 
 
 def _crawls() -> Iterator[Profile]:

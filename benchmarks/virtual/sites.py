@@ -126,18 +126,23 @@ class Site:
 
 
 class Flaky(Site):
-    """Unlimited, but a share of the answers are 503s, whatever the load."""
+    """Unlimited, but a share of the answers are 503s, whatever the load.
 
-    def __init__(self, rng: random.Random, share: float) -> None:
+    ``failing_after``: seconds that these take; 0: as long as the others.
+    """
+
+    def __init__(self, rng: random.Random, share: float, *, failing_after: float = 0.0) -> None:
         super().__init__(rng)
         self.share = share
+        self.failing_after = failing_after
 
     def capacity(self, now: float, ceiling: float) -> float:
         return (1 - self.share) * super().capacity(now, ceiling)
 
     def answer(self, now: float) -> Answer:
-        failed = self.rng.random() < self.share
-        return self.latency(), BARE_503 if failed else ACCEPTED
+        if self.rng.random() < self.share:
+            return self.failing_after or self.latency(), BARE_503
+        return self.latency(), ACCEPTED
 
 
 class AtOnce(Site):

@@ -4,6 +4,7 @@ from scrapy_backpressure.addon import Addon
 from scrapy_backpressure.concurrency import ConcurrencyMiddleware
 from scrapy_backpressure.control.outcome import Outcome, Quota, Verdict
 from scrapy_backpressure.deadletter import DeadLetter, DeadLetterExporter
+from scrapy_backpressure.durable import DurableScheduler
 from scrapy_backpressure.exceptions import GivenUp
 from scrapy_backpressure.extension import BackpressureExtension
 from scrapy_backpressure.gate import StartGateMiddleware
@@ -25,6 +26,7 @@ __all__ = [
     "ConcurrencyMiddleware",
     "DeadLetter",
     "DeadLetterExporter",
+    "DurableScheduler",
     "Evidence",
     "GivenUp",
     "Outcome",

@@ -83,15 +83,25 @@ def scheduler_length(engine: ExecutionEngine, unknown: int = 0) -> int:
         return unknown
 
 
+def _queue_in_memory(scheduler: BaseScheduler | None) -> Any:
+    """What a scheduler would lose at the end; None if it is not known.
+
+    In Scrapy's it is ``scheduler.mqs``; ours has a ``drain()`` of its own.
+    """
+    return scheduler if hasattr(scheduler, "drain") else getattr(scheduler, "mqs", None)
+
+
 def keeps_its_own(engine: ExecutionEngine) -> str | None:
-    """The name of a scheduler whose queue we cannot read (no ``scheduler.mqs``), or None."""
+    """The name of a scheduler whose queue we cannot read, or None."""
     scheduler = scheduler_of(engine)
-    return None if scheduler is None or hasattr(scheduler, "mqs") else type(scheduler).__name__
+    if scheduler is None or _queue_in_memory(scheduler) is not None:
+        return None
+    return type(scheduler).__name__
 
 
 def drain_memory(engine: ExecutionEngine) -> Iterator[Request]:
-    """Take out what the scheduler keeps in memory only (``scheduler.mqs``)."""
-    queue = getattr(scheduler_of(engine), "mqs", None)
+    """Take out what the scheduler would lose when the crawl closes."""
+    queue = _queue_in_memory(scheduler_of(engine))
     if queue is None:
         return
     if hasattr(queue, "drain"):
@@ -122,6 +132,25 @@ def watch_enqueue(engine: ExecutionEngine, told: Callable[[Request, bool], None]
         return taken
 
     scheduler.enqueue_request = watched  # type: ignore[method-assign]
+
+
+def watch_done(engine: ExecutionEngine, done: Callable[[Request], None]) -> None:
+    """Call *done* with each request that the engine is done with (``engine._slot``).
+
+    That is when its callback has ended and all that it yielded is processed, or when its fetch led
+    to another request or to an error that nobody handles; requests of ``download_async()`` are
+    among them. Nothing else tells of it, and the slot lets a waiting end of the crawl go on in the
+    same call, so *done* is called first.
+    """
+    slot = engine._slot
+    assert slot is not None
+    remove = slot.remove_request
+
+    def watched(request: Request) -> None:
+        done(request)
+        remove(request)
+
+    slot.remove_request = watched  # type: ignore[method-assign]
 
 
 def is_robotstxt(request: Request) -> bool:

@@ -131,13 +131,24 @@ class Accounts:
             self._releasing = None
         self._crawler.stats.inc_value("backpressure/retry_queue/released")
 
-    def unreadable(self, error: Exception) -> None:
-        """A parked request could not be read back."""
-        self.ledger.dropped["unreadable"] += 1
-        self._crawler.stats.inc_value("backpressure/retry_queue/unreadable")
+    def unreadable(self, error: Exception, *, queued: bool = False, stays: bool = False) -> None:
+        """A stored request could not be read back.
+
+        *queued*: it was in the scheduler, not in the retry queue; *stays*: the next run finds it.
+        """
+        self.pending -= queued
+        if stays:
+            self.ledger.persisted += 1
+        else:
+            self.ledger.dropped["unreadable"] += 1
+        if queued:
+            stat = "backpressure/scheduler/unreadable"
+        else:
+            stat = "backpressure/retry_queue/unreadable"
+        self._crawler.stats.inc_value(stat)
         logger.error(
-            "A request in the retry queue cannot be read and is lost: %(error)s",
-            {"error": error},
+            "A request that was stored cannot be read and %(fate)s: %(error)s",
+            {"fate": "is left for the next run" if stays else "is lost", "error": error},
             extra={"spider": self._crawler.spider},
         )
 
@@ -370,4 +381,4 @@ class Accounts:
             )
         if own or self._extension.jobdir:
             persisted += max(0, self.pending)
-        self.ledger.persisted = persisted
+        self.ledger.persisted += persisted

@@ -10,6 +10,7 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
 from scrapy_backpressure.concurrency import ConcurrencyMiddleware
+from scrapy_backpressure.durable import DurableScheduler
 from scrapy_backpressure.extension import BackpressureExtension
 from scrapy_backpressure.retry import RetryMiddleware
 from scrapy_backpressure.scheduling import SlotAwarePriorityQueue
@@ -25,7 +26,7 @@ class Addon:
     """``ADDONS = {"scrapy_backpressure.Addon": 300}`` enables all components.
 
     What a project has set itself stays: a component that is listed already keeps its place, and
-    a SCHEDULER_PRIORITY_QUEUE of the project's is left alone.
+    a SCHEDULER or SCHEDULER_PRIORITY_QUEUE of the project's is left alone.
     """
 
     def update_settings(self, settings: Settings) -> None:
@@ -41,8 +42,16 @@ class Addon:
             "DOWNLOADER_MIDDLEWARES", ConcurrencyMiddleware, 950
         )
         self._replace_retry_middleware(settings)
-        if not settings.getint("CONCURRENT_REQUESTS_PER_IP"):  # with it, the queue would raise
-            settings.set("SCHEDULER_PRIORITY_QUEUE", SlotAwarePriorityQueue, priority="addon")
+        self._choose_queue(settings)
+
+    def _choose_queue(self, settings: Settings) -> None:
+        if settings.getint("CONCURRENT_REQUESTS_PER_IP"):  # with it, the queue would raise
+            return
+        settings.set("SCHEDULER_PRIORITY_QUEUE", SlotAwarePriorityQueue, priority="addon")
+        # Which has no use for a queue of the project's.
+        ours = load_object(settings["SCHEDULER_PRIORITY_QUEUE"]) is SlotAwarePriorityQueue
+        if settings.get("JOBDIR") and ours:
+            settings.set("SCHEDULER", DurableScheduler, priority="addon")
 
     def _replace_retry_middleware(self, settings: Settings) -> None:
         name = "DOWNLOADER_MIDDLEWARES"

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from scrapy.downloadermiddlewares.retry import RetryMiddleware as StockRetryMiddleware
 
+from scrapy_backpressure import _scrapy
+
 if TYPE_CHECKING:
     from scrapy_backpressure.extension import BackpressureExtension
 
@@ -17,6 +19,7 @@ def warn_about_companions(extension: BackpressureExtension) -> None:
     """Look at what runs beside the extension, and warn of what defeats it."""
     # At run time, since these modules need the extension's.
     from scrapy_backpressure.concurrency import ConcurrencyMiddleware
+    from scrapy_backpressure.durable import DurableScheduler
     from scrapy_backpressure.retry import RetryMiddleware
 
     crawler = extension.crawler
@@ -40,8 +43,9 @@ def warn_about_companions(extension: BackpressureExtension) -> None:
     if concurrency is not None and not extension.admission.queues:
         warnings.append(
             "The scheduler cannot be steered, so requests of a slot that has to wait hold places "
-            "of CONCURRENT_REQUESTS. Set SCHEDULER_PRIORITY_QUEUE = "
-            '"scrapy_backpressure.SlotAwarePriorityQueue" with Scrapy\'s own scheduler'
+            'of CONCURRENT_REQUESTS. Set SCHEDULER = "scrapy_backpressure.DurableScheduler", or '
+            "with Scrapy's own scheduler SCHEDULER_PRIORITY_QUEUE = "
+            '"scrapy_backpressure.SlotAwarePriorityQueue"'
         )
     if retry is not None and concurrency is None:
         warnings.append(
@@ -55,5 +59,14 @@ def warn_about_companions(extension: BackpressureExtension) -> None:
             "SlotAwarePriorityQueue does not support: one site may appear under two keys. Use "
             "CONCURRENT_REQUESTS_PER_DOMAIN"
         )
+    # isinstance() takes any scheduler for any other.
+    if DurableScheduler not in type(_scrapy.scheduler_of(extension.engine)).__mro__:
+        (left,) = extension.database.execute("SELECT count(*) FROM requests").fetchone()
+        if left:
+            warnings.append(
+                f"{left} requests of an earlier run wait in {extension.jobdir} for "
+                "DurableScheduler, and are not part of this crawl. Set SCHEDULER = "
+                '"scrapy_backpressure.DurableScheduler"'
+            )
     for warning in warnings:
         logger.warning(warning, extra={"spider": crawler.spider})

@@ -27,7 +27,8 @@ from scrapy_backpressure.parking import RetryQueue
 from scrapy_backpressure.report import Reporter
 from scrapy_backpressure.settings import BackpressureSettings
 from scrapy_backpressure.signals import gate_closed, gate_opened
-from scrapy_backpressure.storage.sqlite import ParkedRequests
+from scrapy_backpressure.storage.codec import Coder
+from scrapy_backpressure.storage.sqlite import Database
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_PARKED = "backpressure.sqlite"
+_DATABASE = "backpressure.sqlite"
 _GROWTH_SAMPLES = 30
 """Samples over which the retry queue has to have grown to close the gate."""
 
@@ -66,8 +67,8 @@ class BackpressureExtension:
         self.clock = Clock()
         self.policy = Judge(crawler, self.config.outcome_policy)
         self.jobdir = job_dir(crawler.settings)
-        if self.jobdir:  # one that cannot be used is to be known before the scheduler opens it
-            ParkedRequests(Path(self.jobdir, _PARKED)).close()
+        # One that cannot be used is to be known before a scheduler opens the JOBDIR.
+        self.database = Database(Path(self.jobdir, _DATABASE) if self.jobdir else None)
         self.admission = Admission(crawler, self.config, self.clock)
         self.gate = Gate(self._gate_changed)
         self.accounts = Accounts(self)
@@ -112,11 +113,15 @@ class BackpressureExtension:
         """The crawl's engine; RuntimeError before there is one."""
         return self.crawler.engine
 
+    @cached_property
+    def coder(self) -> Coder:
+        """What makes bytes of requests; there once the crawl has a spider."""
+        assert self.crawler.spider is not None
+        return Coder(self.crawler.spider, self.database.persistent)
+
     def spider_opened(self, spider: Spider) -> None:
-        accounts, path = self.accounts, None
-        if self.jobdir:
-            path = Path(self.jobdir, _PARKED)
-        self.retry_queue = RetryQueue(spider, path, self.clock, accounts)
+        accounts = self.accounts
+        self.retry_queue = RetryQueue(self.coder, self.database, self.clock, accounts)
         _scrapy.watch_fetches(self.engine.downloader, accounts.fetch_started, accounts.fetch_ended)
         _scrapy.watch_enqueue(self.engine, accounts.enqueued)
         if not self.admission.queues:  # else they tell it, at less cost
@@ -136,16 +141,18 @@ class BackpressureExtension:
             raise CloseSpider("start_error")  # Scrapy's own reason, since 2.18
 
     def spider_closed(self) -> None:
-        if self._loop is None:
-            return  # it never opened
+        if self._loop is None:  # it never opened
+            self.database.close()
+            return
         if self._loop.running:
             self._loop.stop()
         self.admission.close()
         self.accounts.flush()
         self.accounts.close()
         self.gate.set(frozenset())
+        self.retry_queue.close()
         try:
-            self.retry_queue.close()
+            self.database.close()
         finally:  # a full disk is no reason to keep quiet about the rest
             self._reporter.closed()
 
@@ -172,7 +179,7 @@ class BackpressureExtension:
         self._memory.update()
         self.gate.passing.clear()  # what is still there has been dropped, and is kept by somebody
         self._watch_retry_queue()
-        self.retry_queue.commit()
+        self.database.write()
         self.poke()
         self.gate.stir()
         self._reporter.sample(now)

@@ -9,17 +9,17 @@ import sqlite3
 from typing import TYPE_CHECKING
 
 from scrapy_backpressure.clock import Alarm
-from scrapy_backpressure.storage import codec
-from scrapy_backpressure.storage.sqlite import ParkedRequests
+from scrapy_backpressure.storage.parked import ParkedRequests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
-    from scrapy import Request, Spider
+    from scrapy import Request
 
     from scrapy_backpressure.accounts import Accounts
     from scrapy_backpressure.clock import Clock
+    from scrapy_backpressure.storage.codec import Coder
+    from scrapy_backpressure.storage.sqlite import Database
 
 logger = logging.getLogger(__name__)
 
@@ -31,25 +31,23 @@ _TRY_AGAIN = 10.0  # seconds after a database that cannot be read
 class RetryQueue:
     """Parked requests of one crawl, each with the time (epoch seconds) at which it is due.
 
-    They live in SQLite: in the file *path* if the crawl has a JOBDIR, else in a temporary
-    database that SQLite spills to disk. In memory stay only those that cannot be written there:
-    with a JOBDIR, requests that cannot be serialised; without one, also those that share
-    mutable objects with the spider through ``meta`` or ``cb_kwargs``, which a copy would part.
+    They live in *database*. In memory stay only those that *coder* cannot, or should not, make
+    bytes of.
 
     *books* is told of each request that is due, or that cannot be read back.
     """
 
-    def __init__(self, spider: Spider, path: Path | None, clock: Clock, books: Accounts) -> None:
-        self._spider = spider
+    def __init__(self, coder: Coder, database: Database, clock: Clock, books: Accounts) -> None:
+        self._coder = coder
+        self._spider = coder.spider
         self._clock = clock
         self._books = books
-        self._persistent = path is not None
-        self._stored = ParkedRequests(path)
+        self._database = database
+        self._stored = ParkedRequests(database)
         self._memory: list[tuple[float, int, str, Request]] = []
         self._memory_slots: dict[str, int] = {}
         self._order = itertools.count()
         self._alarm = Alarm(clock.epoch, self.release_due)
-        self._warned = False
         self._schedule()
 
     def __len__(self) -> int:
@@ -58,7 +56,7 @@ class RetryQueue:
     @property
     def persisted(self) -> int:
         """Requests that the next run will find."""
-        return len(self._stored) if self._persistent else 0
+        return len(self._stored) if self._database.persistent else 0
 
     def slot_count(self, slot: str) -> int:
         """Requests parked for a download slot."""
@@ -80,7 +78,7 @@ class RetryQueue:
         self._alarm.at(min(due, self._clock.epoch() + _MAX_SLEEP))
 
     def _store(self, request: Request, due: float, slot: str) -> bool:
-        data = self._encode(request)
+        data = self._coder.encode(request)
         if data is None:
             return False
         try:
@@ -93,22 +91,6 @@ class RetryQueue:
             )
             return False
         return True
-
-    def _encode(self, request: Request) -> bytes | None:
-        if not self._persistent and not codec.is_plain(request):
-            return None
-        try:
-            return codec.encode(request, self._spider)
-        except ValueError as error:
-            if self._persistent and not self._warned:
-                self._warned = True
-                logger.warning(
-                    "Cannot keep %(request)s in the JOBDIR, so it would not survive a stop and "
-                    "goes to the dead letters then: %(error)s (further ones are not logged)",
-                    {"request": request, "error": error},
-                    extra={"spider": self._spider},
-                )
-            return None
 
     def _pop_memory(self) -> Request:
         _, _, slot, request = heapq.heappop(self._memory)
@@ -123,13 +105,14 @@ class RetryQueue:
             return  # what is parked stays for the next run, or for the dead letters
         now = self._clock.epoch()
         try:
-            batch = self._stored.pop_due(now, _BATCH)
+            # What leaves the queue is in the scheduler, or none of it has happened.
+            with self._database.together():
+                for request in self._decode(self._stored.pop_due(now, _BATCH)):
+                    self._books.release(request)
         except sqlite3.Error:
             logger.exception("Cannot read the retry queue", extra={"spider": self._spider})
             self._alarm.at(now + _TRY_AGAIN)
             return
-        for request in self._decode(batch):
-            self._books.release(request)
         for _ in range(_BATCH):
             if not self._memory or self._memory[0][0] > now:
                 break
@@ -139,7 +122,7 @@ class RetryQueue:
     def _decode(self, batch: Iterable[bytes]) -> Iterator[Request]:
         for data in batch:
             try:
-                request = codec.decode(data, self._spider)
+                request = self._coder.decode(data)
             except Exception as error:  # whatever a changed spider makes of old data
                 self._books.unreadable(error)
             else:
@@ -150,24 +133,12 @@ class RetryQueue:
         if due is not None:
             self._alarm.at(min(due, self._clock.epoch() + _MAX_SLEEP))
 
-    def commit(self) -> None:
-        """Write what the next run has to find. Where that fails, the next call tries again."""
-        self._written()
-
-    def _written(self) -> bool:
-        try:
-            self._stored.commit()
-        except sqlite3.Error:
-            logger.exception("Cannot write the retry queue", extra={"spider": self._spider})
-            return False
-        return True
-
     def drain(self) -> Iterator[Request]:
         """Take out everything that would be lost when the crawl closes, or cannot be kept."""
         self._alarm.cancel()
         while self._memory:
             yield self._pop_memory()
-        if self._persistent and self._written():
+        if self._database.persistent and self._database.write():
             return
         try:
             while batch := self._stored.pop_all(_BATCH):
@@ -176,6 +147,5 @@ class RetryQueue:
             logger.exception("Cannot read the retry queue", extra={"spider": self._spider})
 
     def close(self) -> None:
-        """Close the database."""
+        """Release nothing any more."""
         self._alarm.cancel()
-        self._stored.close()

@@ -19,25 +19,18 @@ if TYPE_CHECKING:
     from scrapy_backpressure.admission import Admission
 
 
-class SlotAwarePriorityQueue(DownloaderAwarePriorityQueue):
-    """A SCHEDULER_PRIORITY_QUEUE that knows what each download slot can bear.
+class SlotTurns:
+    """Requests by download slot, of which the one is handed out that may be sent now.
 
     The slot with the fewest requests in flight comes first; equals take turns. A slot that is
-    paused, or that has as many requests in flight as its site bears, is passed over: its requests
-    stay here, hold no place of CONCURRENT_REQUESTS, and cost nothing while they wait. A slot that
+    paused, or that has as many requests in flight as its site bears, is passed over. One that
     answers far more slowly than the others gives way to them for a while, since what it has in
-    flight holds places for long. Within a slot, order is that of Scrapy's own queue.
-
-    Disk state (JOBDIR) has the shape of Scrapy's
-    :class:`~scrapy.pqueues.DownloaderAwarePriorityQueue`, so that either can resume the other's.
-    Without :class:`~scrapy_backpressure.BackpressureExtension` it only lets slots take turns.
+    flight holds places for long.
     """
 
-    def __init__(self, crawler: Any, *args: Any, **kwargs: Any) -> None:
-        super().__init__(crawler, *args, **kwargs)
+    def __init__(self, crawler: Any) -> None:
         self._slot_key = crawler.engine.downloader.get_slot_key
         self._rotation: Rotation[str] = Rotation()
-        self._length = sum(len(queue) for queue in self.pqueues.values())
         self._extension = extension = crawler.get_extension(BackpressureExtension)
         self._admission: Admission | None = None if extension is None else extension.admission
         if extension is not None:
@@ -45,23 +38,24 @@ class SlotAwarePriorityQueue(DownloaderAwarePriorityQueue):
             self._now = extension.clock.now
         else:
             self._now = lambda: 0.0
-        for slot in self.pqueues:
-            self._add(slot)
+
+    def slot_length(self, key: str) -> int:
+        """Requests of the slot *key* that wait here."""
+        raise NotImplementedError
+
+    def _pop_from(self, slot: str) -> Request | None:
+        """Take out the next request of *slot*, and discard the slot if that was its last.
+
+        None if there was none after all; then the slot has fewer of them, or sleeps.
+        """
+        raise NotImplementedError
 
     def _add(self, slot: str) -> None:
         if slot not in self._rotation:
             admission = self._admission
             self._rotation.add(slot, 0 if admission is None else admission.in_flight(slot))
 
-    def push(self, request: Request) -> None:
-        slot = self._slot_key(request)
-        if slot not in self.pqueues:
-            self.pqueues[slot] = self.pqfactory(slot)
-        self.pqueues[slot].push(request)  # a request that cannot be serialised raises here
-        self._add(slot)
-        self._length += 1
-
-    def pop(self) -> Request | None:
+    def _next(self) -> Request | None:
         """The next request that may be sent now; None if there is none."""
         now = self._now()
         while (slot := self._rotation.next(now)) is not None:
@@ -85,6 +79,48 @@ class SlotAwarePriorityQueue(DownloaderAwarePriorityQueue):
                 self._admission.wake_at(wake)
             self._extension.progressed()
         return None
+
+    def set_load(self, key: str, load: int) -> None:
+        """So many requests of the slot *key* are in flight."""
+        self._rotation.set_load(key, load)
+
+    def wake_slot(self, key: str) -> None:
+        """A place of the slot *key* became free."""
+        self._rotation.wake(key)
+
+
+class SlotAwarePriorityQueue(SlotTurns, DownloaderAwarePriorityQueue):
+    """A SCHEDULER_PRIORITY_QUEUE that knows what each download slot can bear.
+
+    The slot with the fewest requests in flight comes first; equals take turns. A slot that is
+    paused, or that has as many requests in flight as its site bears, is passed over: its requests
+    stay here, hold no place of CONCURRENT_REQUESTS, and cost nothing while they wait. A slot that
+    answers far more slowly than the others gives way to them for a while, since what it has in
+    flight holds places for long. Within a slot, order is that of Scrapy's own queue.
+
+    Disk state (JOBDIR) has the shape of Scrapy's
+    :class:`~scrapy.pqueues.DownloaderAwarePriorityQueue`, so that either can resume the other's.
+    Without :class:`~scrapy_backpressure.BackpressureExtension` it only lets slots take turns.
+    """
+
+    def __init__(self, crawler: Any, *args: Any, **kwargs: Any) -> None:
+        DownloaderAwarePriorityQueue.__init__(self, crawler, *args, **kwargs)
+        SlotTurns.__init__(self, crawler)
+        self._length = sum(len(queue) for queue in self.pqueues.values())
+        for slot in self.pqueues:
+            self._add(slot)
+
+    def push(self, request: Request) -> None:
+        slot = self._slot_key(request)
+        if slot not in self.pqueues:
+            self.pqueues[slot] = self.pqfactory(slot)
+        self.pqueues[slot].push(request)  # a request that cannot be serialised raises here
+        self._add(slot)
+        self._length += 1
+
+    def pop(self) -> Request | None:
+        """The next request that may be sent now; None if there is none."""
+        return self._next()
 
     def _pop_from(self, slot: str) -> Request | None:
         queue = self.pqueues[slot]
@@ -124,14 +160,6 @@ class SlotAwarePriorityQueue(DownloaderAwarePriorityQueue):
                 request = self._pop_from(slot)
                 if request is not None:
                     yield request
-
-    def set_load(self, key: str, load: int) -> None:
-        """So many requests of the slot *key* are in flight."""
-        self._rotation.set_load(key, load)
-
-    def wake_slot(self, key: str) -> None:
-        """A place of the slot *key* became free."""
-        self._rotation.wake(key)
 
     def slot_length(self, key: str) -> int:
         """Requests of the slot *key* in this queue."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import pickle
 import re
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from scrapy import Request, Spider
+
+logger = logging.getLogger(__name__)
 
 _PROTOCOL = 4
 """The one that Scrapy's disk queues use: readable by every Python that this package runs on."""
@@ -122,6 +125,45 @@ def _is_immutable(value: Any) -> bool:
     if type(value) in (tuple, frozenset):
         return all(_is_immutable(element) for element in value)
     return type(value) in _SCALARS
+
+
+class Coder:
+    """Requests of one crawl as bytes, as far as they should not stay in memory.
+
+    *persistent*: the bytes are for the next run as well. If not, requests stay in memory that
+    share mutable objects with the spider through ``meta`` or ``cb_kwargs``, which a copy would
+    part.
+    """
+
+    def __init__(self, spider: Spider, persistent: bool) -> None:
+        self.spider = spider
+        self.persistent = persistent
+        self._warned = False
+
+    def encode(self, request: Request) -> bytes | None:
+        """Return *request* as bytes; None if it has to stay in memory."""
+        if not self.persistent and not is_plain(request):
+            return None
+        try:
+            return encode(request, self.spider)
+        except ValueError as error:
+            if self.persistent and not self._warned:
+                self._warned = True
+                logger.warning(
+                    "Cannot keep %(request)s in the JOBDIR, so it would not survive a stop and "
+                    "goes to the dead letters then: %(error)s (further ones are not logged)",
+                    {"request": request, "error": error},
+                    extra={"spider": self.spider},
+                )
+            return None
+
+    def decode(self, data: bytes) -> Request:
+        """Return what :meth:`encode` turned into *data*.
+
+        Raises:
+            ValueError: as :func:`decode`.
+        """
+        return decode(data, self.spider)
 
 
 class JsonRecord:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scrapy_backpressure.storage.sqlite import ParkedRequests
+from scrapy_backpressure.storage.sqlite import Database
 from tests.crawl.audit import assert_sound
 from tests.crawl.conftest import CrawlResult, Crawls, Sites
 
@@ -188,7 +188,7 @@ def test_scheduler_that_cannot_be_steered_still_crawls(site: Sites, crawl: Crawl
 def test_jobdir_of_another_crawl_is_refused_before_the_scheduler_opens_it(
     crawl: Crawls, tmp_path: Path
 ) -> None:
-    other = ParkedRequests(tmp_path / "job" / "backpressure.sqlite")
+    other = Database(tmp_path / "job" / "backpressure.sqlite")
     try:
         result = crawl(NOTHING, {"JOBDIR": str(tmp_path / "job")})
     finally:

@@ -13,7 +13,9 @@ from scrapy import Request, Spider
 from scrapy_backpressure import clock
 from scrapy_backpressure.clock import Clock
 from scrapy_backpressure.parking import RetryQueue
-from scrapy_backpressure.storage.sqlite import ParkedRequests
+from scrapy_backpressure.storage.codec import Coder
+from scrapy_backpressure.storage.parked import ParkedRequests
+from scrapy_backpressure.storage.sqlite import Database
 
 URL = "http://site.example/"
 
@@ -58,9 +60,11 @@ def books() -> Books:
 
 @pytest.fixture
 def queue(books: Any, timers: Timers, tmp_path: Path) -> Iterator[RetryQueue]:
-    queue = RetryQueue(Spider("pages"), tmp_path / "parked.sqlite", Clock(), books)
+    database = Database(tmp_path / "parked.sqlite")
+    queue = RetryQueue(Coder(Spider("pages"), persistent=True), database, Clock(), books)
     yield queue
     queue.close()
+    database.close()
 
 
 def fail(*_: Any) -> Any:
@@ -72,10 +76,10 @@ def test_commit_that_fails_is_logged_and_nothing_is_lost(
 ) -> None:
     queue.park(Request(URL), 0.0, "site.example")
     with monkeypatch.context() as broken:
-        broken.setattr(ParkedRequests, "commit", fail)
-        queue.commit()
-    assert "Cannot write the retry queue" in caplog.text
-    queue.commit()
+        broken.setattr(Database, "commit", fail)
+        assert not queue._database.write()
+    assert "Cannot write" in caplog.text
+    assert queue._database.write()
     assert queue.persisted == 1
 
 
@@ -96,7 +100,7 @@ def test_what_cannot_be_written_is_not_left_for_the_next_run(
 ) -> None:
     queue.park(Request(URL), 0.0, "site.example")
     with monkeypatch.context() as broken:
-        broken.setattr(ParkedRequests, "commit", fail)
+        broken.setattr(Database, "commit", fail)
         left = [request.url for request in queue.drain()]
     assert left == [URL]
     assert queue.persisted == 0

@@ -15,16 +15,19 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from scrapy_backpressure.storage.sqlite import ParkedRequests
+from scrapy_backpressure.storage.parked import ParkedRequests
+from scrapy_backpressure.storage.sqlite import Database
 
 HOLDER = """
 import sys
-from scrapy_backpressure.storage.sqlite import ParkedRequests
+from scrapy_backpressure.storage.parked import ParkedRequests
+from scrapy_backpressure.storage.sqlite import Database
 
-parked = ParkedRequests(sys.argv[1])
+database = Database(sys.argv[1])
+parked = ParkedRequests(database)
 for number in range(3):
     parked.park(b"request %d" % number, due=float(number), slot="a")
-parked.commit()
+database.commit()
 parked.park(b"not committed", due=9.0, slot="a")
 print("ready", flush=True)
 sys.stdin.read()
@@ -38,9 +41,9 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["file", "temporary"])
 def parked(request, path):
-    parked = ParkedRequests(path if request.param == "file" else None)
+    parked = ParkedRequests(Database(path if request.param == "file" else None))
     yield parked
-    parked.close()
+    parked.database.close()
 
 
 def start_holder(path: Path) -> subprocess.Popen[bytes]:
@@ -62,11 +65,11 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 def filled(path: Path, count: int = 300, size: int = 500) -> set[bytes]:
     """Make a database of *count* requests, and return them."""
-    parked = ParkedRequests(path)
+    parked = ParkedRequests(Database(path))
     content = {b"%06d" % number + os.urandom(size) for number in range(count)}
     for number, data in enumerate(sorted(content)):
         parked.park(data, due=float(number), slot=f"site{number % 3}")
-    parked.close()
+    parked.database.close()
     return content
 
 
@@ -128,7 +131,7 @@ class TestOrder:
         )
     )
     def test_it_behaves_as_a_sorted_list(self, operations):
-        parked = ParkedRequests(None)
+        parked = ParkedRequests(Database(None))
         model: list[tuple[float, int, str]] = []
         for number, operation in enumerate(operations):
             if operation[0] == "pop":
@@ -137,7 +140,7 @@ class TestOrder:
                 assert parked.pop_due(now, limit) == [b"%d" % entry[1] for entry in expected]
                 model = [entry for entry in model if entry not in expected]
             elif operation[0] == "commit":
-                parked.commit()
+                parked.database.commit()
             else:
                 due, slot = operation
                 parked.park(b"%d" % number, due=due, slot=slot)
@@ -146,53 +149,53 @@ class TestOrder:
             assert len(parked) == len(model)
             assert all(parked.slot_count(slot) == slots.count(slot) for slot in "abü")
             assert parked.next_due() == min((due for due, _, _ in model), default=None)
-        parked.close()
+        parked.database.close()
 
 
 class TestFile:
     def test_everything_is_there_after_reopening(self, path):
         content = filled(path)
-        parked = ParkedRequests(path)
+        parked = ParkedRequests(Database(path))
         assert len(parked) == 300
         assert parked.slot_count("site1") == 100
         assert set(drain(parked)) == content
-        parked.close()
+        parked.database.close()
 
     def test_closing_twice_is_harmless(self, parked):
-        parked.close()
-        parked.close()
+        parked.database.close()
+        parked.database.close()
 
     def test_what_was_committed_survives_a_kill(self, path):
         kill(start_holder(path))
-        parked = ParkedRequests(path)
+        parked = ParkedRequests(Database(path))
         assert drain(parked) == [b"request 0", b"request 1", b"request 2"]
-        parked.close()
+        parked.database.close()
 
     def test_operations_are_committed_without_being_told(self, path):
-        parked = ParkedRequests(path)
+        parked = ParkedRequests(Database(path))
         for number in range(200):
             parked.park(b"", due=float(number), slot="a")
         copy = path.with_name("copy.sqlite")  # what a kill at this moment would leave
         for suffix in ("", "-wal"):
             shutil.copy(f"{path}{suffix}", f"{copy}{suffix}")
-        survivor = ParkedRequests(copy)
+        survivor = ParkedRequests(Database(copy))
         assert len(survivor) > 100
-        survivor.close()
-        parked.close()
+        survivor.database.close()
+        parked.database.close()
 
     def test_a_second_process_is_told_that_the_jobdir_is_in_use(self, path):
         holder = start_holder(path)
         try:
             with pytest.raises(RuntimeError, match=r"JOBDIR .*job is in use by another crawl"):
-                ParkedRequests(path)
+                Database(path)
         finally:
             kill(holder)
 
     def test_a_second_crawl_in_this_process_is_told_as_well(self, path):
-        parked = ParkedRequests(path)
+        parked = ParkedRequests(Database(path))
         with pytest.raises(RuntimeError, match="in use by another crawl"):
-            ParkedRequests(path)
-        parked.close()
+            Database(path)
+        parked.database.close()
 
     def test_a_newer_schema_is_refused_and_left_alone(self, path):
         filled(path, 3)
@@ -200,7 +203,7 @@ class TestFile:
             db.execute("PRAGMA user_version = 7")
         db.close()
         with pytest.raises(RuntimeError, match=r"newer version of scrapy-backpressure \(schema 7"):
-            ParkedRequests(path)
+            Database(path)
         assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
     def test_a_database_of_another_program_is_refused(self, path):
@@ -209,17 +212,17 @@ class TestFile:
             db.execute("CREATE TABLE theirs (id)")
         db.close()
         with pytest.raises(RuntimeError, match="another program"):
-            ParkedRequests(path)
+            Database(path)
 
     def test_a_path_that_cannot_be_opened_is_an_os_error(self, tmp_path):
         with pytest.raises(OSError, match="cannot be opened"):
-            ParkedRequests(tmp_path)
+            Database(tmp_path)
 
 
 class TestDamage:
     def opened(self, path, caplog) -> tuple[ParkedRequests, str]:
         with caplog.at_level(logging.WARNING):
-            parked = ParkedRequests(path)
+            parked = ParkedRequests(Database(path))
         return parked, caplog.text
 
     @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])
@@ -228,7 +231,7 @@ class TestDamage:
         os.truncate(path, int(path.stat().st_size * share))
         parked, _ = self.opened(path, caplog)
         found = drain(parked)
-        parked.close()
+        parked.database.close()
         assert set(found) <= content
         assert len(found) > 300 * (share - 0.2)
 
@@ -241,7 +244,7 @@ class TestDamage:
         path.write_bytes(damaged)
         parked, text = self.opened(path, caplog)
         kept = len(parked)
-        parked.close()
+        parked.database.close()
         assert 280 < kept < 300
         assert f"{kept} carried over, {300 - kept} lost" in text
 
@@ -249,7 +252,7 @@ class TestDamage:
         filled(path)
         os.truncate(path, 20_000)
         before = path.read_bytes()
-        self.opened(path, caplog)[0].close()
+        self.opened(path, caplog)[0].database.close()
         (aside,) = path.parent.glob("backpressure.sqlite.corrupt-*")
         assert aside.read_bytes() == before
         assert str(aside) in caplog.text
@@ -261,25 +264,25 @@ class TestDamage:
         parked, text = self.opened(path, caplog)
         assert len(parked) == 0
         assert "0 carried over, an unknown number lost" in text
-        parked.close()
+        parked.database.close()
 
     def test_the_new_file_is_sound(self, path, caplog):
         filled(path)
         os.truncate(path, 50_000)
-        self.opened(path, caplog)[0].close()
+        self.opened(path, caplog)[0].database.close()
         caplog.clear()
         parked, text = self.opened(path, caplog)
         assert text == ""
         assert len(parked) > 0
-        parked.close()
+        parked.database.close()
 
     def test_a_journal_cut_in_the_middle_of_a_write_gives_the_commits_before_it(self, path):
         kill(start_holder(path))
         journal = path.with_name(f"{path.name}-wal")
         os.truncate(journal, journal.stat().st_size - 100)
-        parked = ParkedRequests(path)
+        parked = ParkedRequests(Database(path))
         assert set(drain(parked)) <= {b"request 0", b"request 1", b"request 2"}
-        parked.close()
+        parked.database.close()
 
     @pytest.mark.parametrize(
         ("word", "other"), [(b"slot TEXT", b"sl0t TEXT"), (b"INTEGER PRIMARY", b"INTEGEQ PRIMARY")]
@@ -292,7 +295,7 @@ class TestDamage:
         parked.park(b"new", due=1.0, slot="a")
         assert drain(parked)[-1] == b"new"
         assert len(parked) == 0
-        parked.close()
+        parked.database.close()
 
     @settings(
         max_examples=60,
@@ -311,20 +314,20 @@ class TestDamage:
         # Every other one in the header or the first page, where it hurts most.
         at = rng.randrange(rng.choice([100, 4096, len(damaged)]))
         damaged[at : at + length] = rng.randbytes(length)
-        damaged[60:64] = bytes([0, 0, 0, 1])  # the version: another one is another case
+        damaged[60:64] = bytes([0, 0, 0, 2])  # the version: another one is another case
         path.write_bytes(damaged)
-        parked = ParkedRequests(path)
+        parked = ParkedRequests(Database(path))
         while parked.pop_all(50):
             pass
         assert len(parked) == 0
-        parked.close()
+        parked.database.close()
 
 
 class TestFullDisk:
     def full(self, path) -> ParkedRequests:
-        parked = ParkedRequests(path)
-        pages = parked._db.execute("PRAGMA page_count").fetchone()[0]
-        parked._db.execute(f"PRAGMA max_page_count = {pages + 5}")
+        parked = ParkedRequests(Database(path))
+        pages = parked.database.execute("PRAGMA page_count").fetchone()[0]
+        parked.database.execute(f"PRAGMA max_page_count = {pages + 5}")
         return parked
 
     def park_until_full(self, parked) -> int:
@@ -342,26 +345,27 @@ class TestFullDisk:
             kept = 0
         assert len(parked) == parked.slot_count("a") == kept
         assert len(drain(parked)) == kept
-        parked.close()
+        parked.database.close()
 
     def test_it_goes_on_when_there_is_room_again(self, path):
         parked = self.full(path)
         self.park_until_full(parked)
         drain(parked)
         parked.park(b"later", due=1.0, slot="a")
-        parked.close()
-        parked = ParkedRequests(path)
+        parked.database.close()
+        parked = ParkedRequests(Database(path))
         assert drain(parked) == [b"later"]
-        parked.close()
+        parked.database.close()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs the resource module")
 def test_memory_does_not_grow_with_the_queue():
     script = """
 import os, resource
-from scrapy_backpressure.storage.sqlite import ParkedRequests
+from scrapy_backpressure.storage.parked import ParkedRequests
+from scrapy_backpressure.storage.sqlite import Database
 
-parked = ParkedRequests(None)
+parked = ParkedRequests(Database(None))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for number in range(60_000):
     parked.park(os.urandom(1000), due=float(number), slot="a")

@@ -1,0 +1,90 @@
+"""Parked requests: each waits for its time."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+if TYPE_CHECKING:
+    from scrapy_backpressure.storage.sqlite import Database
+
+_INSERT = "INSERT INTO parked (due, slot, data, checksum) VALUES (?, ?, ?, ?)"
+_ALL = "FROM parked ORDER BY due, id LIMIT ?"
+_DUE = "FROM parked WHERE due <= ? ORDER BY due, id LIMIT ?"
+
+
+class ParkedRequests:
+    """Requests of *database* that wait until they are due, as bytes.
+
+    An object without requests is false, as any empty container: compare with None to tell whether
+    there is one.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._slots: Counter[str] = Counter()
+        self._length = 0
+        database.counted(self._count)
+
+    def park(self, data: bytes, *, due: float, slot: str) -> None:
+        """Keep *data* until *due* (epoch seconds; may be infinite).
+
+        Raises:
+            ValueError: *due* is not a number.
+            sqlite3.Error: it could not be kept, as when the disk is full.
+        """
+        if math.isnan(due):
+            raise ValueError("due must be a number of seconds, got nan")
+        with self.database.operation():
+            self.database.execute(_INSERT, (due, slot, data, crc32(data)))
+        self._length += 1
+        self._slots[slot] += 1
+
+    def pop_due(self, now: float, limit: int) -> list[bytes]:
+        """Remove and return up to *limit* requests that are due at *now* (epoch seconds), the
+        longest due first.
+        """
+        return self._pop(_DUE, (now, limit))
+
+    def pop_all(self, limit: int) -> list[bytes]:
+        """Remove and return up to *limit* requests, due or not, in the order of their due times.
+
+        Call it until it returns nothing.
+        """
+        return self._pop(_ALL, (limit,))
+
+    def next_due(self) -> float | None:
+        """Return when the next request is due (epoch seconds), or None if there is none."""
+        if not self._length:
+            return None
+        due: float = self.database.execute("SELECT min(due) FROM parked").fetchone()[0]
+        return due
+
+    def __len__(self) -> int:
+        return self._length
+
+    def slot_count(self, slot: str) -> int:
+        """Return how many requests are parked for *slot*."""
+        return self._slots.get(slot, 0)
+
+    def _pop(self, rows: str, parameters: tuple[float, ...]) -> list[bytes]:
+        if not self._length:
+            return []
+        with self.database.operation(int(parameters[-1])):
+            popped = self.database.execute(f"SELECT slot, data {rows}", parameters).fetchall()
+            # One statement takes them all out, or none.
+            self.database.execute(f"DELETE FROM parked WHERE id IN (SELECT id {rows})", parameters)
+        for slot, _ in popped:
+            self._length -= 1
+            self._slots[slot] -= 1
+            if not self._slots[slot]:
+                del self._slots[slot]
+        return [data for _, data in popped]
+
+    def _count(self) -> None:
+        self._slots = Counter(
+            dict(self.database.execute("SELECT slot, count(*) FROM parked GROUP BY slot"))
+        )
+        self._length = sum(self._slots.values())

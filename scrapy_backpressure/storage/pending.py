@@ -1,0 +1,170 @@
+"""The requests of the scheduler, and the fingerprints of all that it has seen."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from scrapy_backpressure.storage.sqlite import Database
+
+_INSERT = "INSERT INTO requests VALUES (?, ?, ?, ?, 0, ?, ?)"
+_SEE = "INSERT OR IGNORE INTO seen VALUES (?)"
+_UNSEE = "DELETE FROM seen WHERE fingerprint = ?"
+_FIND = "SELECT 1 FROM seen WHERE fingerprint = ?"
+_NEXT = """SELECT id, data, checksum FROM requests
+WHERE leased = 0 AND slot = ? AND (urgency, rank) < (?, ?)
+ORDER BY urgency, rank LIMIT 1"""
+_ALL = "FROM requests WHERE leased = 0 ORDER BY slot, urgency, rank LIMIT ?"
+
+_LIMIT = 2**62
+LAST = (_LIMIT, _LIMIT)
+"""A place in the line of a slot behind all others."""
+
+
+class Row(NamedTuple):
+    """A request that was handed out."""
+
+    id: int
+    data: bytes
+    is_whole: bool
+    """Whether the bytes are those that were written."""
+
+
+class PendingRequests:
+    """Requests of *database* that wait for their turn, as bytes, and those that are leased.
+
+    A request is leased until its page is done. What is leased when the database is opened belongs
+    to a run that was killed, and waits again.
+
+    In each slot the smallest ``(urgency, rank)`` goes first; no two are equal.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._length = 0
+        self.slots: Counter[str] = Counter()
+        """How many wait, by slot."""
+        if database.execute("SELECT 1 FROM requests WHERE leased = 1 LIMIT 1").fetchone():
+            with database.operation():
+                database.execute("UPDATE requests SET leased = 0 WHERE leased = 1")
+        database.counted(self._count)
+
+    @property
+    def last_id(self) -> int:
+        """The largest id in use; 0 if there is none."""
+        found: int | None = self.database.execute("SELECT max(id) FROM requests").fetchone()[0]
+        return found or 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def push(
+        self,
+        number: int,
+        data: bytes,
+        *,
+        slot: str,
+        urgency: int,
+        rank: int,
+        fingerprint: bytes | None = None,
+    ) -> None:
+        """Keep *data* under the id *number*, and remember *fingerprint* as seen: both, or none.
+
+        Raises:
+            sqlite3.Error: it could not be kept, as when the disk is full.
+        """
+        urgency = max(-_LIMIT, min(urgency, _LIMIT - 1))
+        with self.database.operation():
+            if fingerprint is not None:
+                self.database.execute(_SEE, (fingerprint,))
+            try:
+                self.database.execute(_INSERT, (number, slot, urgency, rank, data, crc32(data)))
+            except sqlite3.Error:
+                with contextlib.suppress(sqlite3.Error):
+                    self.database.execute(_UNSEE, (fingerprint,))
+                raise
+        self._length += 1
+        self.slots[slot] += 1
+
+    def lease(self, slot: str, before: tuple[int, int] = LAST) -> Row | None:
+        """Hand out the first request of *slot*; None if it is not *before* that place.
+
+        Raises:
+            sqlite3.Error: it could not be read, or it could not be noted that it is leased.
+        """
+        if not self.slots.get(slot):
+            return None
+        with self.database.operation():
+            row = self.database.execute(_NEXT, (slot, *before)).fetchone()
+            if row is None:
+                if before == LAST:  # somebody else has changed the file
+                    self._length -= self.slots.pop(slot)
+                return None
+            self.database.execute("UPDATE requests SET leased = 1 WHERE id = ?", (row[0],))
+        self._gone(slot)
+        return Row(row[0], row[1], crc32(row[1]) == row[2])
+
+    def finish(self, number: int) -> None:
+        """End the lease of the request *number*: its page is done.
+
+        Whatever the page led to just before (its retry, the redirect of it) is in the same
+        transaction.
+
+        Raises:
+            sqlite3.Error: it could not be noted, so the next run fetches the page again.
+        """
+        with self.database.operation(follows=True):
+            self.database.execute("DELETE FROM requests WHERE id = ?", (number,))
+
+    def has_seen(self, fingerprint: bytes) -> bool:
+        """Whether a request with *fingerprint* was kept, or passed to :meth:`see`."""
+        with self.database.operation(0):
+            found = self.database.execute(
+                "SELECT 1 FROM seen WHERE fingerprint = ?", (fingerprint,)
+            )
+            return found.fetchone() is not None
+
+    def see(self, fingerprints: Iterable[bytes]) -> None:
+        """Remember *fingerprints*. Many of them cost least in their order.
+
+        Raises:
+            sqlite3.Error: they could not be kept.
+        """
+        with self.database.operation():
+            self.database.executemany(_SEE, ((fingerprint,) for fingerprint in fingerprints))
+
+    def pop_all(self, limit: int) -> list[bytes]:
+        """Remove and return up to *limit* requests that wait, each slot's in their order.
+
+        Call it until it returns nothing.
+        """
+        if not self._length:
+            return []
+        with self.database.operation(limit):
+            popped = self.database.execute(f"SELECT slot, data {_ALL}", (limit,)).fetchall()
+            self.database.execute(f"DELETE FROM requests WHERE id IN (SELECT id {_ALL})", (limit,))
+        for slot, _ in popped:
+            self._gone(slot)
+        return [data for _, data in popped]
+
+    def _gone(self, slot: str) -> None:
+        self._length -= 1
+        self.slots[slot] -= 1
+        if not self.slots[slot]:
+            del self.slots[slot]
+
+    def _count(self) -> None:
+        self.slots = Counter(
+            dict(
+                self.database.execute(
+                    "SELECT slot, count(*) FROM requests WHERE leased = 0 GROUP BY slot"
+                )
+            )
+        )
+        self._length = sum(self.slots.values())

@@ -7,7 +7,7 @@ WORKERS ?= 3
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: demo test lint format bench bench-sim bench-scheduling clean
+.PHONY: demo test lint format bench bench-sim bench-scheduling bench-durable bench-kills clean
 
 demo: $(VENV)/.installed ## crawl a flaky site without and with the add-on, then redrive the dead letters
 	@$(BIN)/python example_project/demo.py
@@ -32,6 +32,12 @@ bench-sim: $(VENV)/.installed ## the limiter in virtual time, beside others, and
 
 bench-scheduling: $(VENV)/.installed ## what the queue costs in time and memory, and its bars
 	$(BIN)/python -m benchmarks.scheduling
+
+bench-durable: $(VENV)/.installed ## what a JOBDIR costs beside stock's, and its bars
+	$(BIN)/python -m benchmarks.durable
+
+bench-kills: $(VENV)/.installed ## kill crawls 45 times, resume them, count what was lost
+	$(BIN)/python -m benchmarks.kills
 
 # Made anew whenever setup.cfg changes.
 $(VENV)/.installed: setup.cfg

@@ -103,15 +103,13 @@ def _allow_files(wanted: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def _run(folder: Path, job: Mapping[str, Any], patience: float) -> str:
-    (folder / "spider_under_test.py").write_text(_SPIDER, encoding="utf-8")
+def start_crawl(folder: Path, job: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+    """Start the crawl *job* of the spider in *folder*, where its ``log.txt`` goes as well."""
     job_file = folder / "job.json"
     job_file.write_text(json.dumps(job), encoding="utf-8")
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    log_file = folder / "log.txt"
-    overtime = False
-    with log_file.open("wb") as log:
-        process = subprocess.Popen(
+    with (folder / "log.txt").open("wb") as log:
+        return subprocess.Popen(
             [sys.executable, "-m", "tests.crawl.runner", str(job_file)],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
@@ -119,15 +117,21 @@ def _run(folder: Path, job: Mapping[str, Any], patience: float) -> str:
             stdout=log,
             stderr=subprocess.STDOUT,
         )
-        try:
-            process.wait(patience)
-        except subprocess.TimeoutExpired:
-            overtime = True
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-    text = log_file.read_text(encoding="utf-8", errors="replace")
+
+
+def _run(folder: Path, job: Mapping[str, Any], patience: float) -> str:
+    (folder / "spider_under_test.py").write_text(_SPIDER, encoding="utf-8")
+    overtime = False
+    process = start_crawl(folder, job)
+    try:
+        process.wait(patience)
+    except subprocess.TimeoutExpired:
+        overtime = True
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    text = (folder / "log.txt").read_text(encoding="utf-8", errors="replace")
     if overtime or process.returncode:
         what = "did not end" if overtime else "failed"
         raise RuntimeError(f"the crawl {what}; its log ends:\n{text[-3000:]}")

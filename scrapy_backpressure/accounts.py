@@ -16,6 +16,7 @@ from scrapy_backpressure.deadletter import DeadLetter
 from scrapy_backpressure.ledger import Ledger
 from scrapy_backpressure.signals import request_dead_lettered, request_parked
 from scrapy_backpressure.slots import Flight
+from scrapy_backpressure.storage.totals import MOVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,8 +49,13 @@ class Accounts:
         """Fetches of scheduled requests that have ended."""
         self.parked = 0
         """Requests that went into the retry queue in this run."""
-        self._offered: set[Request] = set()
+        self._totals = extension.database.totals
+        self.ends: dict[Request, str] | None = None
+        """How requests have ended that the engine is not done with; kept if somebody asks."""
+        self._offered: dict[Request, Request | None] = {}
+        """On their way into the scheduler; with the request that one is the continuation of."""
         self._continuing: Request | None = None
+        self._continued: Request | None = None
         self._releasing: Request | None = None
         self._ended: WeakSet[Request] = WeakSet()
 
@@ -81,10 +87,13 @@ class Accounts:
         :raises IgnoreRequest: it is parked; Scrapy drops it without telling anybody.
         """
         self._extension.gate.passing.discard(request)
+        before = None
         if request is not self._releasing:
-            if request is not self._continuing:
+            if request is self._continuing:
+                before = self._continued
+            else:
                 self.ledger.accepted += 1
-            self._continuing = None
+            self._continuing = self._continued = None
             try:
                 due = history.take_due(request)
             except ValueError as error:
@@ -96,12 +105,19 @@ class Accounts:
                 )
             if due is not None and due > self._clock.epoch():
                 self._park(request, due, spider)
+                if before is not None:
+                    self._note_end(before, MOVED)
                 raise IgnoreRequest("parked until it is due")
-        self._offered.add(request)
+        self._offered[request] = before
 
     def enqueued(self, request: Request, accepted: bool) -> None:
         """A request reached the scheduler, which took it or refused it."""
-        self._offered.discard(request)
+        before = self._offered.pop(request, None)
+        if before is not None:
+            if accepted:
+                self._note_end(before, MOVED)
+        elif not accepted:
+            self._totals.ended_outside("dropped/dupefilter")
         self.pending += accepted
 
     def settle(self) -> None:
@@ -112,6 +128,9 @@ class Accounts:
         """
         if self._offered:
             self.ledger.dropped["request_scheduled"] += len(self._offered)
+            for before in self._offered.values():
+                if before is None:
+                    self._totals.ended_outside("dropped/request_scheduled")
             self._offered.clear()
 
     def _park(self, request: Request, due: float, spider: Spider) -> None:
@@ -141,6 +160,7 @@ class Accounts:
             self.ledger.persisted += 1
         else:
             self.ledger.dropped["unreadable"] += 1
+            self._totals.ended_outside("dropped/unreadable")
         if queued:
             stat = "backpressure/scheduler/unreadable"
         else:
@@ -183,7 +203,8 @@ class Accounts:
         self.answers += 1
         self._extension.progressed()
         if isinstance(result, Request):
-            self._continuing = result
+            self._continuing, self._continued = result, request
+            self._note_end(request, "dropped/request_scheduled")  # unless it arrives somewhere
         elif isinstance(result, Response):
             self._answered(flight, result)
         else:
@@ -198,6 +219,7 @@ class Accounts:
             self.dead_letter(request, flight.given_up, flight.verdict, flight.response)
         else:
             self.ledger.handled += 1
+            self._note_end(request, "handled")
 
     def _failed(self, flight: Flight, error: BaseException | None) -> None:
         request = flight.request
@@ -206,6 +228,7 @@ class Accounts:
             self._learn(flight, verdict.outcome)
         if flight.given_up is None and isinstance(error, IgnoreRequest):
             self.ledger.dropped[type(error).__name__] += 1
+            self._note_end(request, f"dropped/{type(error).__name__}")
             self._ended.add(request)
         else:
             reason = flight.given_up or "download_error"
@@ -236,6 +259,7 @@ class Accounts:
             self._ended.add(response.request)
             self.ledger.handled -= 1
             self.ledger.dropped["HttpError"] += 1
+            self._note_end(response.request, "dropped/HttpError")
 
     def spider_error(self, failure: Failure, response: Any) -> None:
         """A callback, an errback or ``start()`` raised."""
@@ -273,16 +297,16 @@ class Accounts:
         stats = self._crawler.stats
         if category != "shutdown" and category not in self._config.dead_letter_on:
             self.ledger.given_up[reason] += 1
+            self._note_end(request, f"given_up/{reason}")
             stats.inc_value(f"backpressure/given_up/{reason}")
             return
         try:
-            request = history.as_first_sent(request)
+            first = history.as_first_sent(request)
             if error is not None and verdict is None:
-                request.meta[history.HISTORY] = history.with_attempt(
-                    request, self.attempt(request, error=error)
-                )
+                attempt = history.attempt(first, self._clock, error=error)
+                first.meta[history.HISTORY] = history.with_attempt(first, attempt)
             letter = DeadLetter.build(
-                request,
+                first,
                 crawler=self._crawler,
                 outcome=None if verdict is None else verdict.outcome,
                 reason=reason,
@@ -292,6 +316,7 @@ class Accounts:
             )
         except Exception:  # from what is the user's: a fingerprinter, a class of requests
             self.ledger.given_up[reason] += 1
+            self._note_end(request, f"given_up/{reason}")
             stats.inc_value(f"backpressure/given_up/{reason}")
             logger.exception(
                 "No dead letter can be made of %(request)s, which is given up (%(reason)s)",
@@ -300,38 +325,26 @@ class Accounts:
             )
             return
         self.ledger.dead[reason] += 1
+        self._note_end(request, f"dead/{reason}")
         stats.inc_value("backpressure/dead_letters")
         stats.inc_value(f"backpressure/dead_letters/{reason}")
         self._crawler.signals.send_catch_log(
             request_dead_lettered,
             letter=letter,
-            request=request,
+            request=first,
             reason=reason,
             spider=self._crawler.spider,
         )
 
-    def attempt(
-        self,
-        request: Request,
-        *,
-        flight: Flight | None = None,
-        verdict: Verdict | None = None,
-        response: Response | None = None,
-        error: BaseException | None = None,
-    ) -> dict[str, Any]:
-        """What :mod:`~scrapy_backpressure.history` keeps of one attempt."""
-        latency = None
-        if flight is not None and flight.sent_at is not None:
-            latency = self._clock.now() - flight.sent_at
-        return {
-            "time": self._clock.epoch(),
-            "status": None if response is None else response.status,
-            "exception": None if error is None else f"{type(error).__name__}: {error}",
-            "outcome": "" if verdict is None else verdict.outcome.value,
-            "reason": "" if verdict is None else verdict.reason,
-            "proxy": request.meta.get("proxy"),
-            "latency": latency,
-        }
+    # -- for the books of all runs -----------------------------------------
+
+    def _note_end(self, request: Request, end: str) -> None:
+        if self.ends is not None:
+            self.ends[request] = end
+
+    def end_of(self, request: Request) -> str | None:
+        """How *request*, with which the engine is done, has ended; None if nobody knows."""
+        return None if self.ends is None else self.ends.pop(request, None)
 
     # -- the end -----------------------------------------------------------
 
@@ -343,6 +356,7 @@ class Accounts:
         letters = 0
         for request in self._leftovers():
             self.dead_letter(request, "shutdown", None)
+            self._totals.ended_outside(self.end_of(request))
             letters += 1
         if letters:
             logger.warning(
@@ -379,6 +393,8 @@ class Accounts:
                 {"pending": self.pending, "scheduler": own},
                 extra={"spider": self._crawler.spider},
             )
-        if own or self._extension.jobdir:
+        if self.ends is not None:  # a scheduler that can be asked what it has, not what it got
+            persisted += _scrapy.scheduler_length(self._crawler.engine)
+        elif own or self._extension.jobdir:
             persisted += max(0, self.pending)
         self.ledger.persisted += persisted

@@ -61,7 +61,7 @@ def warn_about_companions(extension: BackpressureExtension) -> None:
         )
     # isinstance() takes any scheduler for any other.
     if DurableScheduler not in type(_scrapy.scheduler_of(extension.engine)).__mro__:
-        (left,) = extension.database.execute("SELECT count(*) FROM requests").fetchone()
+        (left,) = extension.database.read("SELECT count(*) FROM requests").fetchone()
         if left:
             warnings.append(
                 f"{left} requests of an earlier run wait in {extension.jobdir} for "

@@ -57,6 +57,7 @@ class DurableScheduler(SlotTurns, BaseScheduler):
     _spider: Spider
     _number = 0
     """Requests so far, those of earlier runs that wait included."""
+    _taking_over = False
 
     def __init__(self, crawler: Crawler) -> None:
         extension = extension_of(crawler, type(self))
@@ -98,6 +99,7 @@ class DurableScheduler(SlotTurns, BaseScheduler):
         assert self._extension is not None
         if self._extension.jobdir:
             self._take_over(StockJobdir(self._crawler, self._extension.jobdir))
+        self._books.ends = {}
         _scrapy.watch_done(self._crawler.engine, self._done)
         self._database.counted(self._line_up)
         if self._store:
@@ -153,11 +155,22 @@ class DurableScheduler(SlotTurns, BaseScheduler):
     ) -> bool:
         """Store *request*, or keep it in memory; whether it is stored."""
         slot = self._slot_key(request)
-        stored = self._store_one(request, number, slot, rank, fingerprint)
+        try:
+            stored = self._store_one(request, number, slot, rank, fingerprint)
+        except sqlite3.Error:
+            if self._taking_over:
+                raise
+            logger.exception(
+                "Cannot write to the queue, so %(request)s stays in memory",
+                {"request": request},
+                extra={"spider": self._spider},
+            )
+            stored = False
         if not stored:
             entry = (-request.priority, rank, request)
             heapq.heappush(self._memory.setdefault(slot, []), entry)
             self._in_memory += 1
+            self._database.totals.unsaved += 1
             if fingerprint is not None:
                 self._unsaved.add(fingerprint)
         self._add(slot)
@@ -171,22 +184,14 @@ class DurableScheduler(SlotTurns, BaseScheduler):
             if self._coder.persistent:
                 self._stats.inc_value("scheduler/unserializable")
             return False
-        try:
-            self._store.push(
-                number,
-                data,
-                slot=slot,
-                urgency=-request.priority,
-                rank=rank,
-                fingerprint=fingerprint,
-            )
-        except sqlite3.Error:
-            logger.exception(
-                "Cannot write to the queue, so %(request)s stays in memory",
-                {"request": request},
-                extra={"spider": self._spider},
-            )
-            return False
+        self._store.push(
+            number,
+            data,
+            slot=slot,
+            urgency=-request.priority,
+            rank=rank,
+            fingerprint=fingerprint,
+        )
         return True
 
     # -- out ---------------------------------------------------------------
@@ -240,10 +245,15 @@ class DurableScheduler(SlotTurns, BaseScheduler):
     def _done(self, request: Request) -> None:
         """The engine is done with *request*, and all that came of it is here."""
         number = self._leases.pop(request, None)
+        end = self._books.end_of(request)
         try:
             if number is not None:
-                self._store.finish(number)
-            elif self._unsaved:
+                self._store.finish(number, end)
+                return
+            if end is not None:
+                self._database.totals.unsaved -= 1
+                self._database.totals.ended_outside(end)
+            if self._unsaved:
                 fingerprint = self._crawler.request_fingerprinter.fingerprint(request)
                 if fingerprint in self._unsaved:
                     self._store.see([fingerprint])
@@ -258,6 +268,7 @@ class DurableScheduler(SlotTurns, BaseScheduler):
     def drain(self) -> Iterator[Request]:
         """Take out everything that would be lost when the crawl closes, or cannot be kept."""
         while self._memory:
+            self._database.totals.unsaved -= 1
             yield self._pop_memory(next(iter(self._memory)))
         if self._database.persistent and self._database.write():
             return
@@ -293,20 +304,21 @@ class DurableScheduler(SlotTurns, BaseScheduler):
         if not stock.has_requests and not stock.has_fingerprints:
             return
         before = self._number
+        self._taking_over = True
         try:
-            with self._database.together():  # all of it, or nothing
+            with self._database.all_or_nothing():
                 if self._keeps_seen and stock.has_fingerprints:
                     self._store.see(sorted(stock.fingerprints()))
                 if stock.has_requests:
                     self._take_over_requests(stock)
-            self._database.commit()
         except Exception as error:
-            self._database.undo()
             raise RuntimeError(
                 f"What Scrapy's scheduler left in JOBDIR {stock.folder} cannot be taken over "
                 f"({type(error).__name__}: {error}). Finish that crawl with SCHEDULER = "
                 '"scrapy.core.scheduler.Scheduler", or use another JOBDIR'
             ) from error
+        finally:
+            self._taking_over = False
         moved = stock.set_aside(with_fingerprints=self._keeps_seen)
         logger.info(
             "Took over %(count)d requests that Scrapy's scheduler had left; its files are now "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections import deque
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from typing_extensions import Self
 
+    from scrapy_backpressure.ledger import Ledger
+
 logger = logging.getLogger(__name__)
 
 _DATABASE = "backpressure.sqlite"
@@ -58,6 +61,9 @@ class BackpressureExtension:
     """Parked requests; there from ``spider_opened`` on."""
 
     exporter: DeadLetterExporter | None = None
+
+    all_runs: Ledger | None = None
+    """The books of all runs of the JOBDIR, once this one is closed."""
 
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
@@ -149,12 +155,21 @@ class BackpressureExtension:
         self.admission.close()
         self.accounts.flush()
         self.accounts.close()
+        if self.database.persistent and self.accounts.ends is not None:
+            self.all_runs = self._books_of_all_runs()
         self.gate.set(frozenset())
         self.retry_queue.close()
         try:
             self.database.close()
         finally:  # a full disk is no reason to keep quiet about the rest
             self._reporter.closed()
+
+    def _books_of_all_runs(self) -> Ledger | None:
+        try:
+            return self.database.totals.ledger()
+        except sqlite3.Error:
+            logger.exception("Cannot audit the runs so far", extra={"spider": self.crawler.spider})
+            return None
 
     # -- sampling ----------------------------------------------------------
 
@@ -216,6 +231,8 @@ class BackpressureExtension:
             reasons.add("retries")
         if self._memory.high:
             reasons.add("memory")
+        if self.database.stuck:  # what cannot be written has to stay in memory
+            reasons.add("disk")
         if reasons and (self.nothing_to_do() or _scrapy.is_closing(self.engine)):
             reasons.clear()  # nothing is left that could ever open it
         self.gate.set(frozenset(reasons))

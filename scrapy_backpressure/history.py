@@ -16,6 +16,11 @@ from scrapy.utils.httpobj import urlparse_cached
 
 if TYPE_CHECKING:
     from scrapy import Request
+    from scrapy.http import Response
+
+    from scrapy_backpressure.clock import Clock
+    from scrapy_backpressure.control.outcome import Verdict
+    from scrapy_backpressure.slots import Flight
 
 PREFIX = "backpressure_"
 HISTORY = f"{PREFIX}history"
@@ -65,6 +70,30 @@ def sent(request: Request) -> None:
     if past is not None and past.pop("redriven", False):
         past["redrives"] += 1
         request.dont_filter = past["dont_filter"]
+
+
+def attempt(
+    request: Request,
+    clock: Clock,
+    *,
+    flight: Flight | None = None,
+    verdict: Verdict | None = None,
+    response: Response | None = None,
+    error: BaseException | None = None,
+) -> dict[str, Any]:
+    """What is remembered of one attempt, which ends now."""
+    latency = None
+    if flight is not None and flight.sent_at is not None:
+        latency = clock.now() - flight.sent_at
+    return {
+        "time": clock.epoch(),
+        "status": None if response is None else response.status,
+        "exception": None if error is None else f"{type(error).__name__}: {error}",
+        "outcome": "" if verdict is None else verdict.outcome.value,
+        "reason": "" if verdict is None else verdict.reason,
+        "proxy": request.meta.get("proxy"),
+        "latency": latency,
+    }
 
 
 def with_attempt(request: Request, attempt: dict[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,8 @@ class Ledger:
     """Requests dropped by a filter, by its name."""
     persisted: int = 0
     """Requests left for the next run of this JOBDIR."""
+    lost: int = 0
+    """Requests that damage of the file cost, or a kill, of those that only memory had."""
 
     @property
     def entered(self) -> int:
@@ -46,6 +48,7 @@ class Ledger:
             + self.given_up.total()
             + self.dropped.total()
             + self.persisted
+            + self.lost
         )
 
     @property
@@ -62,6 +65,8 @@ class Ledger:
         ]
         if self.given_up:
             parts.append(f"{self.given_up.total()} given up without a letter")
+        if self.lost:
+            parts.append(f"{self.lost} lost")
         entered = f"{self.accepted} accepted"
         if self.resumed:
             entered += f" + {self.resumed} resumed"

@@ -75,6 +75,7 @@ class RetryQueue:
         if not self._store(request, due, slot):
             heapq.heappush(self._memory, (due, next(self._order), slot, request))
             self._memory_slots[slot] = self._memory_slots.get(slot, 0) + 1
+            self._database.totals.unsaved += 1
         self._alarm.at(min(due, self._clock.epoch() + _MAX_SLEEP))
 
     def _store(self, request: Request, due: float, slot: str) -> bool:
@@ -94,6 +95,7 @@ class RetryQueue:
 
     def _pop_memory(self) -> Request:
         _, _, slot, request = heapq.heappop(self._memory)
+        self._database.totals.unsaved -= 1
         self._memory_slots[slot] -= 1
         if not self._memory_slots[slot]:
             del self._memory_slots[slot]

@@ -11,6 +11,7 @@ from scrapy_backpressure import _scrapy
 
 if TYPE_CHECKING:
     from scrapy_backpressure.extension import BackpressureExtension
+    from scrapy_backpressure.ledger import Ledger
     from scrapy_backpressure.slots import Slot
 
 logger = logging.getLogger(__name__)
@@ -167,27 +168,11 @@ class Reporter:
         ledger = extension.accounts.ledger
         self._gauges(0)
         self._slot_stats()
-        for name, value in (
-            ("accepted", ledger.accepted),
-            ("resumed", ledger.resumed),
-            ("handled", ledger.handled),
-            ("dead_lettered", ledger.dead.total()),
-            ("given_up", ledger.given_up.total()),
-            ("persisted", ledger.persisted),
-            ("missing", ledger.missing),
-        ):
-            stats.set_value(f"backpressure/audit/{name}", value)
-        stats.set_value("backpressure/audit/dropped", ledger.dropped.total())
-        for name, value in ledger.dropped.items():
-            stats.set_value(f"backpressure/audit/dropped/{name}", value)
         spider = {"spider": self._crawler.spider}
-        logger.info("Audit: %(ledger)s", {"ledger": ledger}, extra=spider)
-        if ledger.missing:
-            logger.error(
-                "The audit does not balance: %(missing)d requests are not accounted for",
-                {"missing": ledger.missing},
-                extra=spider,
-            )
+        stats.set_value("backpressure/audit/resumed", ledger.resumed)
+        self._audit("Audit", "", ledger)
+        if extension.all_runs is not None:
+            self._audit("Audit of all runs", "all_runs/", extension.all_runs)
         logger.info(
             "Summary: at most %(peak)d requests open, gate closed %(closed)d times for "
             "%(seconds).1f s, %(parked)d retries parked, dead letters: %(letters)s",
@@ -200,6 +185,29 @@ class Reporter:
             },
             extra=spider,
         )
+
+    def _audit(self, title: str, runs: str, ledger: Ledger) -> None:
+        counts = {
+            "accepted": ledger.accepted,
+            "handled": ledger.handled,
+            "dead_lettered": ledger.dead.total(),
+            "given_up": ledger.given_up.total(),
+            "dropped": ledger.dropped.total(),
+            "persisted": ledger.persisted,
+            "lost": ledger.lost,
+            "missing": ledger.missing,
+        }
+        counts |= {f"dropped/{name}": count for name, count in ledger.dropped.items()}
+        for name, count in counts.items():
+            self._crawler.stats.set_value(f"backpressure/audit/{runs + name}", count)
+        spider = {"spider": self._crawler.spider}
+        logger.info(f"{title}: %(ledger)s", {"ledger": ledger}, extra=spider)
+        if ledger.missing:
+            logger.error(
+                f"The {title.lower()} does not balance: %(missing)d requests are not accounted for",
+                {"missing": ledger.missing},
+                extra=spider,
+            )
 
     def _slot_stats(self) -> None:
         slots = sorted(

@@ -112,8 +112,8 @@ class RetryMiddleware:
     ) -> Request | None:
         """The request to be parked; None if it is given up."""
         request = flight.request
-        attempt = self._extension.accounts.attempt(
-            request, flight=flight, verdict=verdict, response=response, error=error
+        attempt = history.attempt(
+            request, self._clock, flight=flight, verdict=verdict, response=response, error=error
         )
         past = history.with_attempt(request, attempt)
         reason = self._hopeless(flight, verdict, past)

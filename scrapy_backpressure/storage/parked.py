@@ -7,6 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from scrapy_backpressure.storage.totals import MOVED
+
 if TYPE_CHECKING:
     from scrapy_backpressure.storage.sqlite import Database
 
@@ -38,7 +40,8 @@ class ParkedRequests:
         if math.isnan(due):
             raise ValueError("due must be a number of seconds, got nan")
         with self.database.operation():
-            self.database.execute(_INSERT, (due, slot, data, crc32(data)))
+            self.database.change(_INSERT, (due, slot, data, crc32(data)))
+        self.database.totals.entered()
         self._length += 1
         self._slots[slot] += 1
 
@@ -59,7 +62,7 @@ class ParkedRequests:
         """Return when the next request is due (epoch seconds), or None if there is none."""
         if not self._length:
             return None
-        due: float = self.database.execute("SELECT min(due) FROM parked").fetchone()[0]
+        due: float = self.database.read("SELECT min(due) FROM parked").fetchone()[0]
         return due
 
     def __len__(self) -> int:
@@ -73,9 +76,10 @@ class ParkedRequests:
         if not self._length:
             return []
         with self.database.operation(int(parameters[-1])):
-            popped = self.database.execute(f"SELECT slot, data {rows}", parameters).fetchall()
+            popped = self.database.read(f"SELECT slot, data {rows}", parameters).fetchall()
             # One statement takes them all out, or none.
-            self.database.execute(f"DELETE FROM parked WHERE id IN (SELECT id {rows})", parameters)
+            self.database.change(f"DELETE FROM parked WHERE id IN (SELECT id {rows})", parameters)
+        self.database.totals.left(MOVED, len(popped))
         for slot, _ in popped:
             self._length -= 1
             self._slots[slot] -= 1
@@ -85,6 +89,6 @@ class ParkedRequests:
 
     def _count(self) -> None:
         self._slots = Counter(
-            dict(self.database.execute("SELECT slot, count(*) FROM parked GROUP BY slot"))
+            dict(self.database.read("SELECT slot, count(*) FROM parked GROUP BY slot"))
         )
         self._length = sum(self._slots.values())

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
+
+from scrapy_backpressure.storage.totals import MOVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 _INSERT = "INSERT INTO requests VALUES (?, ?, ?, ?, 0, ?, ?)"
 _SEE = "INSERT OR IGNORE INTO seen VALUES (?)"
-_UNSEE = "DELETE FROM seen WHERE fingerprint = ?"
 _FIND = "SELECT 1 FROM seen WHERE fingerprint = ?"
 _NEXT = """SELECT id, data, checksum FROM requests
 WHERE leased = 0 AND slot = ? AND (urgency, rank) < (?, ?)
@@ -50,15 +49,15 @@ class PendingRequests:
         self._length = 0
         self.slots: Counter[str] = Counter()
         """How many wait, by slot."""
-        if database.execute("SELECT 1 FROM requests WHERE leased = 1 LIMIT 1").fetchone():
+        if database.read("SELECT 1 FROM requests WHERE leased = 1 LIMIT 1").fetchone():
             with database.operation():
-                database.execute("UPDATE requests SET leased = 0 WHERE leased = 1")
+                database.change("UPDATE requests SET leased = 0 WHERE leased = 1")
         database.counted(self._count)
 
     @property
     def last_id(self) -> int:
         """The largest id in use; 0 if there is none."""
-        found: int | None = self.database.execute("SELECT max(id) FROM requests").fetchone()[0]
+        found: int | None = self.database.read("SELECT max(id) FROM requests").fetchone()[0]
         return found or 0
 
     def __len__(self) -> int:
@@ -82,13 +81,9 @@ class PendingRequests:
         urgency = max(-_LIMIT, min(urgency, _LIMIT - 1))
         with self.database.operation():
             if fingerprint is not None:
-                self.database.execute(_SEE, (fingerprint,))
-            try:
-                self.database.execute(_INSERT, (number, slot, urgency, rank, data, crc32(data)))
-            except sqlite3.Error:
-                with contextlib.suppress(sqlite3.Error):
-                    self.database.execute(_UNSEE, (fingerprint,))
-                raise
+                self.database.change(_SEE, (fingerprint,))
+            self.database.change(_INSERT, (number, slot, urgency, rank, data, crc32(data)))
+        self.database.totals.entered()
         self._length += 1
         self.slots[slot] += 1
 
@@ -101,17 +96,18 @@ class PendingRequests:
         if not self.slots.get(slot):
             return None
         with self.database.operation():
-            row = self.database.execute(_NEXT, (slot, *before)).fetchone()
+            row = self.database.read(_NEXT, (slot, *before)).fetchone()
             if row is None:
                 if before == LAST:  # somebody else has changed the file
                     self._length -= self.slots.pop(slot)
                 return None
-            self.database.execute("UPDATE requests SET leased = 1 WHERE id = ?", (row[0],))
+            self.database.change("UPDATE requests SET leased = 1 WHERE id = ?", (row[0],))
         self._gone(slot)
         return Row(row[0], row[1], crc32(row[1]) == row[2])
 
-    def finish(self, number: int) -> None:
-        """End the lease of the request *number*: its page is done.
+    def finish(self, number: int, end: str | None) -> None:
+        """End the lease of the request *number*: its page is done, and ended as *end* (a word of
+        :class:`~scrapy_backpressure.storage.totals.Totals`).
 
         Whatever the page led to just before (its retry, the redirect of it) is in the same
         transaction.
@@ -120,14 +116,14 @@ class PendingRequests:
             sqlite3.Error: it could not be noted, so the next run fetches the page again.
         """
         with self.database.operation(follows=True):
-            self.database.execute("DELETE FROM requests WHERE id = ?", (number,))
+            found = self.database.change("DELETE FROM requests WHERE id = ?", (number,))
+        if found.rowcount:
+            self.database.totals.left(end)
 
     def has_seen(self, fingerprint: bytes) -> bool:
         """Whether a request with *fingerprint* was kept, or passed to :meth:`see`."""
         with self.database.operation(0):
-            found = self.database.execute(
-                "SELECT 1 FROM seen WHERE fingerprint = ?", (fingerprint,)
-            )
+            found = self.database.read("SELECT 1 FROM seen WHERE fingerprint = ?", (fingerprint,))
             return found.fetchone() is not None
 
     def see(self, fingerprints: Iterable[bytes]) -> None:
@@ -137,7 +133,8 @@ class PendingRequests:
             sqlite3.Error: they could not be kept.
         """
         with self.database.operation():
-            self.database.executemany(_SEE, ((fingerprint,) for fingerprint in fingerprints))
+            for fingerprint in fingerprints:
+                self.database.change(_SEE, (fingerprint,))
 
     def pop_all(self, limit: int) -> list[bytes]:
         """Remove and return up to *limit* requests that wait, each slot's in their order.
@@ -147,8 +144,9 @@ class PendingRequests:
         if not self._length:
             return []
         with self.database.operation(limit):
-            popped = self.database.execute(f"SELECT slot, data {_ALL}", (limit,)).fetchall()
-            self.database.execute(f"DELETE FROM requests WHERE id IN (SELECT id {_ALL})", (limit,))
+            popped = self.database.read(f"SELECT slot, data {_ALL}", (limit,)).fetchall()
+            self.database.change(f"DELETE FROM requests WHERE id IN (SELECT id {_ALL})", (limit,))
+        self.database.totals.left(MOVED, len(popped))
         for slot, _ in popped:
             self._gone(slot)
         return [data for _, data in popped]
@@ -162,7 +160,7 @@ class PendingRequests:
     def _count(self) -> None:
         self.slots = Counter(
             dict(
-                self.database.execute(
+                self.database.read(
                     "SELECT slot, count(*) FROM requests WHERE leased = 0 GROUP BY slot"
                 )
             )

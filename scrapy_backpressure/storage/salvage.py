@@ -67,6 +67,9 @@ def salvage(path: Path, error: Exception, make: Callable[[sqlite3.Connection], N
             lost = None if lost is None or entries is None else lost + max(0, entries - rows)
         for fingerprint in _readable_fingerprints(broken):
             target.execute("INSERT OR IGNORE INTO seen VALUES (?)", (fingerprint,))
+        with contextlib.suppress(sqlite3.Error):
+            totals = broken.execute("SELECT name, count FROM totals").fetchall()
+            target.executemany("INSERT INTO totals VALUES (?, ?)", totals)
         target.execute("COMMIT")
     finally:
         target.close()

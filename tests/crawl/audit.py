@@ -15,5 +15,8 @@ def assert_sound(result: CrawlResult, *, errors: bool = False) -> CrawlResult:
     """
     assert result.returncode == 0, result.log[-4000:]
     assert result.stat("backpressure/audit/missing", None) == 0, result.log[-4000:]
+    for count in ("missing", "lost"):
+        all_runs = result.stat(f"backpressure/audit/all_runs/{count}")
+        assert all_runs == 0, result.log[-4000:]
     assert errors or not result.troubles, "\n".join(result.troubles)
     return result

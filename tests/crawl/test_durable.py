@@ -192,7 +192,7 @@ def test_request_that_cannot_be_stored_is_dead_lettered_at_the_end(
     assert len(result.dead_letters) + kept + result.stat("backpressure/audit/handled") == 40
     assert kept == 20
     database = Database(result.folder / "job" / "backpressure.sqlite")
-    (rows,) = database.execute("SELECT count(*) FROM requests").fetchone()
+    (rows,) = database.read("SELECT count(*) FROM requests").fetchone()
     database.close()
     assert rows == kept
 

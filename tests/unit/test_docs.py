@@ -160,6 +160,7 @@ def test_stats_of_a_crawl_are_documented(
         "BACKPRESSURE_DEAD_LETTER_ON": ["retries"],
         "BACKPRESSURE_INTERVAL": 0.1,
         "BACKPRESSURE_SLOT_STATS": 1,
+        "JOBDIR": "job",
     }
     result = crawl(source, settings, args={"base": site(latency=0.05, faults=faults).url("")})
     assert_sound(result, errors=True)
@@ -172,6 +173,7 @@ def test_stats_of_a_crawl_are_documented(
     assert {name for name in documented_stats() if name.startswith("audit/")} <= {
         *own,
         f"audit/dropped/{ANY}",
+        f"audit/all_runs/dropped/{ANY}",
     }
 
 

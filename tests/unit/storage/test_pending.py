@@ -14,10 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scrapy_backpressure.storage import sqlite
+from scrapy_backpressure.storage import opening
 from scrapy_backpressure.storage.parked import ParkedRequests
 from scrapy_backpressure.storage.pending import PendingRequests
 from scrapy_backpressure.storage.sqlite import Database
+from scrapy_backpressure.storage.totals import MOVED
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ class TestLeases:
             push(store, number)
         assert lease(store) == 3
         assert lease(store) == 2
-        store.finish(3)
+        store.finish(3, "handled")
         store.database.close()
         store = opened(path)
         assert len(store) == 2
@@ -88,7 +89,7 @@ class TestLeases:
     def test_bytes_that_changed_on_disk_are_told(self, path):
         store = opened(path)
         push(store, 1)
-        store.database.execute("UPDATE requests SET data = x'00'")
+        store.database.read("UPDATE requests SET data = x'00'")
         row = store.lease("a")
         assert row is not None
         assert not row.is_whole
@@ -147,11 +148,11 @@ class TestKill:
                 for _ in range(rng.randrange(5)):
                     new()
                     note()
-                store.finish(page)
+                store.finish(page, "handled")
                 requests.discard(page)
             elif step == "replace" and page is not None:
                 new()
-                store.finish(page)
+                store.finish(page, MOVED)
                 requests.discard(page)
             elif step == "park":
                 number += 1
@@ -169,11 +170,12 @@ class TestKill:
             note()
             if rng.random() < 0.2:
                 survivor = opened(copied(path))
+                assert survivor.database.totals.ledger().lost == 0
                 left = [int(data) for data in survivor.pop_all(1000)]
                 still = [int(data) for data in ParkedRequests(survivor.database).pop_all(1000)]
                 known = {
                     int(fingerprint)
-                    for (fingerprint,) in survivor.database.execute("SELECT fingerprint FROM seen")
+                    for (fingerprint,) in survivor.database.read("SELECT fingerprint FROM seen")
                 }
                 survivor.database.close()
                 assert (frozenset(left), frozenset(still), frozenset(known)) in states
@@ -194,7 +196,7 @@ class TestFile:
     def test_a_file_of_the_first_version_is_upgraded_in_place(self, path):
         path.parent.mkdir()
         with sqlite3.connect(path) as db:
-            for sql in sqlite._PARKED:
+            for sql in opening._PARKED:
                 db.execute(sql)
             db.execute("INSERT INTO parked VALUES (7, 1.5, 'a', x'00', 3523407757)")
             db.execute("PRAGMA user_version = 1")
@@ -212,7 +214,7 @@ class TestFile:
     def test_a_damaged_file_of_the_first_version_gives_back_what_was_parked(self, path, caplog):
         path.parent.mkdir()
         with sqlite3.connect(path) as db:
-            for sql in sqlite._PARKED:
+            for sql in opening._PARKED:
                 db.execute(sql)
             rows = [(n, 1.5, "a", bytes(500), 0) for n in range(1, 100)]
             db.executemany("INSERT INTO parked VALUES (?, ?, ?, ?, ?)", rows)
@@ -257,7 +259,7 @@ class TestFile:
     def test_damage_that_is_met_in_the_middle_of_the_crawl_is_repaired(
         self, path, caplog, monkeypatch
     ):
-        monkeypatch.setattr(sqlite, "_CHECKED_BYTES", 0)  # as if the file were large
+        monkeypatch.setattr(opening, "_CHECKED_BYTES", 0)  # as if the file were large
         self.filled(path)
         damaged = bytearray(path.read_bytes())
         page = int.from_bytes(damaged[16:18], "big")
@@ -282,8 +284,8 @@ class TestFile:
 class TestFullDisk:
     def test_what_cannot_be_kept_is_not_seen_either(self, path):
         store = opened(path)
-        pages = store.database.execute("PRAGMA page_count").fetchone()[0]
-        store.database.execute(f"PRAGMA max_page_count = {pages + 5}")
+        pages = store.database.read("PRAGMA page_count").fetchone()[0]
+        store.database.read(f"PRAGMA max_page_count = {pages + 5}")
         number = 0
         with pytest.raises(sqlite3.Error, match="full"):  # noqa: PT012 (which one is not known)
             while number < 100:

@@ -326,8 +326,8 @@ class TestDamage:
 class TestFullDisk:
     def full(self, path) -> ParkedRequests:
         parked = ParkedRequests(Database(path))
-        pages = parked.database.execute("PRAGMA page_count").fetchone()[0]
-        parked.database.execute(f"PRAGMA max_page_count = {pages + 5}")
+        pages = parked.database.read("PRAGMA page_count").fetchone()[0]
+        parked.database.read(f"PRAGMA max_page_count = {pages + 5}")
         return parked
 
     def park_until_full(self, parked) -> int:

@@ -204,7 +204,8 @@ class Reporter:
         logger.info(f"{title}: %(ledger)s", {"ledger": ledger}, extra=spider)
         if ledger.missing:
             logger.error(
-                f"The {title.lower()} does not balance: %(missing)d requests are not accounted for",
+                f"The {title.lower()} does not balance: %(missing)d requests are not accounted "
+                "for",
                 {"missing": ledger.missing},
                 extra=spider,
             )

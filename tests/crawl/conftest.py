@@ -131,11 +131,11 @@ def crawl(tmp_path: Path) -> Callable[..., CrawlResult]:
     imported already); it is importable as ``spider_under_test``, so that settings can name what
     it defines. *settings* go on top of DEFAULT_SETTINGS; a value None takes a default away.
     *args* become attributes of the spider. *reactor*: "asyncio", "epoll" or "none" (skips the
-    test where Scrapy cannot do without one). *sigint_after* sends SIGINT and, after that,
-    *kill_after* SIGKILL: so many seconds after the spider opened, or once the given function
-    returns true. Every
-    crawl of a test runs in the same folder (``folder="name"`` for another one), so that a second
-    call resumes the JOBDIR of the first; items and log are those of that call alone. Fails the
+    test where Scrapy cannot do without one). *sigint_after* sends SIGINT, after that
+    *sigint_again_after* a second one, and after that *kill_after* SIGKILL: so many seconds after
+    the spider opened, or once the given function returns true. Every crawl of a test runs in the
+    same folder (``folder="name"`` for another one), so that a second call resumes the JOBDIR of
+    the first; items and log are those of that call alone. Fails the
     test when the crawl takes longer than *timeout* seconds.
     """
 
@@ -148,6 +148,7 @@ def crawl(tmp_path: Path) -> Callable[..., CrawlResult]:
         env: Mapping[str, str] | None = None,
         kill_after: When | None = None,
         sigint_after: When | None = None,
+        sigint_again_after: When | None = None,
         reactor: str = "asyncio",
         heartbeat: float = 0.5,
         folder: str = "crawl",
@@ -188,7 +189,11 @@ def crawl(tmp_path: Path) -> Callable[..., CrawlResult]:
             overtime = False
             try:
                 ends = time.monotonic() + timeout
-                plan = ((sigint_after, signal.SIGINT), (kill_after, signal.SIGKILL))
+                plan = (
+                    (sigint_after, signal.SIGINT),
+                    (sigint_again_after, signal.SIGINT),
+                    (kill_after, signal.SIGKILL),
+                )
                 for when, number in plan:
                     if when is not None:
                         _wait_until(process, when, place / "opened", ends)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _ASIDE_MAX = 100
 _HELD_MAX = 100
 """Callbacks that may be held back where CONCURRENT_REQUESTS sets no limit."""
+_HELD_MIN = 16
+"""Held ones where it sets a lower limit: a single large one must not free all others."""
 _LONG_PAUSE = 5.0
 """Seconds from which on the pause of a slot sets its start requests aside."""
 _SLICE = 0.02
@@ -94,7 +96,8 @@ class StartGateMiddleware:
         self._gate = extension.gate
         self._admission = extension.admission
         self._slices = Slices(_SLICE)
-        self._held_max = extension.crawler.settings.getint("CONCURRENT_REQUESTS") or _HELD_MAX
+        at_once = extension.crawler.settings.getint("CONCURRENT_REQUESTS") or _HELD_MAX
+        self._held_max = max(_HELD_MIN, at_once)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:

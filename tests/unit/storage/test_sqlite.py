@@ -359,6 +359,42 @@ class TestFullDisk:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs the resource module")
+def test_commit_that_meets_a_full_disk_costs_nothing_that_was_done(path):
+    script = """
+import resource, sqlite3, sys
+from scrapy_backpressure.storage.parked import ParkedRequests
+from scrapy_backpressure.storage.sqlite import Database
+
+unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+database = Database(sys.argv[1])
+parked = ParkedRequests(database)
+resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, unlimited[1]))
+number = 0
+while not database.stuck:
+    parked.park(b"%06d" % number + bytes(500), due=float(number), slot="a")
+    number += 1
+for _ in range(200):  # while it is full
+    parked.park(b"%06d" % number + bytes(500), due=float(number), slot="a")
+    number += 1
+assert len(parked.pop_due(9.0, 100)) == 10
+assert not database.write()
+resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+assert database.write()
+database.close()
+print(number)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", script, str(path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        check=True,
+    )
+    parked = ParkedRequests(Database(path))
+    assert [int(data[:6]) for data in drain(parked)] == list(range(10, int(result.stdout)))
+    parked.database.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs the resource module")
 def test_memory_does_not_grow_with_the_queue():
     script = """
 import os, resource

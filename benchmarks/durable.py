@@ -2,8 +2,8 @@
 
     python -m benchmarks.durable [--only ROW]... [--quick] [--json FILE]
 
-``pace``: crawls with a JOBDIR of an unlimited site without latency, ours and stock in pairs; all
-pages are found on the first one, so that all of them pass the queue. ``memory``: a spider that
+``list`` and ``recursive``: crawls with a JOBDIR of an unlimited site without latency, ours and
+stock in pairs; all pages are start requests, or found on the first one. ``memory``: a spider that
 finds a million links, none of which is fetched but to find more; its peak memory beside that with
 ten thousand. ``resume``: that crawl is killed, and started again; how soon its next request
 arrives. Callbacks are not held back, as that many could never be found then.
@@ -16,7 +16,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,13 +34,14 @@ PACE_PAGES = 10_000
 MOST_MEMORY = 1.2
 LEAST_PACE = 1.0
 MOST_SECONDS = 2.0
-ROWS = ("pace", "memory", "resume")
+ROWS = ("list", "recursive", "memory", "resume")
 _PATIENCE = 1200.0
 _MEGABYTE = 1024 * 1024
 _JOB: Mapping[str, Any] = {"JOBDIR": "job"}
 _OURS: Mapping[str, Any] = {**OURS_SETTINGS, "BACKPRESSURE_GATE_CALLBACKS": False}
+DURABLE = "ours, JOBDIR"
 CONTENDERS: Mapping[str, Mapping[str, Any]] = {
-    "ours, JOBDIR": {**_OURS, **_JOB},
+    DURABLE: {**_OURS, **_JOB},
     "ours, temporary file": {**_OURS, "SCHEDULER": "scrapy_backpressure.DurableScheduler"},
     "stock, JOBDIR": {**STOCK_MANY_SETTINGS, **_JOB},
     "stock, in memory": STOCK_MANY_SETTINGS,
@@ -117,13 +118,13 @@ def _run_until(folder: Path, job: Mapping[str, Any], condition: Callable[[], boo
     return when
 
 
-def measure_found(*, quick: bool, resume: bool) -> list[Found]:
-    """All contenders with few and with many links."""
+def measure_found(contenders: Iterable[str], *, quick: bool, resume: bool) -> list[Found]:
+    """Each of the contenders with few and with many links."""
     many = MANY // (QUICK if quick else 1)
     found = []
-    for contender in CONTENDERS:
+    for contender in contenders:
         for links in (FEW, many):
-            again = resume and contender == "ours, JOBDIR"
+            again = resume and contender == DURABLE
             found.append(find(contender, links, resume=again))
             print(found[-1], flush=True)
     return found
@@ -143,17 +144,18 @@ def found_verdicts(found: list[Found]) -> Iterator[Verdict]:
             yield Verdict(title, bar, figure, many.resumed <= MOST_SECONDS)
 
 
-def measure_pace(*, quick: bool) -> list[Pair]:
+def measure_pace(row: str, *, quick: bool) -> list[Pair]:
     """Ours and stock with a JOBDIR, in pairs."""
 
     def tell(pair: Pair) -> None:
         print(pair, flush=True)
 
+    print(f"{row}, {PACE_PAGES} pages:")
     return measure_pairs(
         pages=PACE_PAGES // (QUICK if quick else 1),
         ours={**OURS_SETTINGS, **_JOB},
         stock={**STOCK_MANY_SETTINGS, **_JOB},
-        args={"follow": True},
+        args={"follow": row == "recursive"},
         tell=tell,
     )
 
@@ -170,12 +172,17 @@ def main() -> int:
     wanted = options.only or ROWS
     verdicts: list[Verdict] = []
     figures: dict[str, Any] = {}
-    if "pace" in wanted:
-        pairs = measure_pace(quick=options.quick)
-        figures["pace"] = [asdict(pair) for pair in pairs]
-        verdicts += cpu_verdicts(pairs, "with a JOBDIR", least_pace=LEAST_PACE)
+    for row in ("list", "recursive"):
+        if row in wanted:
+            pairs = measure_pace(row, quick=options.quick)
+            figures[row] = [asdict(pair) for pair in pairs]
+            verdicts += cpu_verdicts(pairs, f"{row}, with a JOBDIR", least_pace=LEAST_PACE)
     if "memory" in wanted or "resume" in wanted:
-        found = measure_found(quick=options.quick, resume="resume" in wanted)
+        found = measure_found(
+            CONTENDERS if "memory" in wanted else [DURABLE],
+            quick=options.quick,
+            resume="resume" in wanted,
+        )
         figures["found"] = [asdict(line) for line in found]
         verdicts += found_verdicts(found)
     print("", *verdicts, sep="\n")

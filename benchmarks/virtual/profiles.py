@@ -115,6 +115,8 @@ def _windows() -> Iterator[Profile]:
     yield Profile("window-60", window(headers=False), bars, seconds=1800)
     bars = (AtLeast("goodput", 0.97), AtMost("refusals_settled", 0))
     yield Profile("window-60-headers", window(headers=True), bars, seconds=1800, settled=61)
+    bars = (AtLeast("goodput", 0.9), AtMost("refused", 0.01))
+    yield Profile("bucket-20-headers", bucket(20, 5, headers=True), bars)
 
 
 def _changing() -> Iterator[Profile]:

@@ -11,6 +11,7 @@ import math
 import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -180,6 +181,7 @@ class Bucket(Site):
     """A token bucket.
 
     With ``ban``, a refusal bans for so many seconds, and every hit meanwhile restarts the ban.
+    ``headers``: every answer tells what is left and when the bucket is full, in whole seconds.
     ``latency``: as of any site.
     """
 
@@ -191,6 +193,7 @@ class Bucket(Site):
         *,
         ban: float = 0.0,
         refusal: Verdict = TOO_MANY,
+        headers: bool = False,
         **latency: float,
     ) -> None:
         super().__init__(rng, **latency)
@@ -200,6 +203,7 @@ class Bucket(Site):
         self.credit = burst(0) - 1
         self.ban = ban
         self.refusal = refusal
+        self.headers = headers
         self._banned_until = 0.0
         self._tokens = burst(0)
         self._at = 0.0
@@ -214,9 +218,16 @@ class Bucket(Site):
         if now < self._banned_until or tokens < 1:
             if self.ban:
                 self._banned_until = now + self.ban
-            return self.refuse(self.refusal)
+            return self.refuse(self._telling(self.refusal, now))
         self._tokens -= 1
-        return self.latency(), ACCEPTED
+        return self.latency(), self._telling(ACCEPTED, now)
+
+    def _telling(self, verdict: Verdict, now: float) -> Verdict:
+        if not self.headers:
+            return verdict
+        burst = self.burst(now)
+        full = math.ceil((burst - self._tokens) / self.rate(now))
+        return replace(verdict, quota=Quota(burst, math.floor(self._tokens), full))
 
 
 class Window(Site):

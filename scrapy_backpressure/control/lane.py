@@ -16,7 +16,8 @@ is in flight than the concurrency cap allows, and the pace is kept.
   their timeout. The first that is served ends the silence: those sent before it are given up, that
   is, they take no room and their loss says nothing.
 - After three that were never answered, no more than at the start are under way, but for those.
-- A quota is used up at full speed down to its last fifth, which is spread over the time left.
+- A quota is used up at full speed down to its last fifth, which is spread over the time left; one
+  that is seen to refill all the time, as it refills.
 
 The caps are learned by the limiter, whose module names the sources.
 """
@@ -249,7 +250,8 @@ class Lane:
                 self._down = False
                 self._limiter.restart(now, ticket)
         if verdict.quota is not None:
-            self._allowance.heed(verdict.quota, now, len(self._live), ticket.seq)
+            served = not outcome.is_bad
+            self._allowance.heed(verdict.quota, now, len(self._live), ticket.seq, served=served)
         elif heard:
             self._allowance.untold()
         if verdict.pause is not None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_backpressure.control.allowance import TOLD_FOR, Allowance, is_used_up
+from scrapy_backpressure.control.allowance import TOLD_FOR, TRIALS, Allowance, is_used_up
 from scrapy_backpressure.control.lane import Lane
 from scrapy_backpressure.control.outcome import Outcome, Quota
 from tests.unit.control.lanes import ACCEPTED, answer_with, exchange, fill, finish, make, pour
@@ -81,6 +81,10 @@ def test_what_is_spread_is_used_up_by_the_reset() -> None:
         allowance.sent(now)
         sent += 1
     assert sent == 9
+
+
+def test_what_is_left_for_a_second_or_two_is_not_spread() -> None:
+    assert told(Quota(limit=100, remaining=9, reset=1)).ready_at(0.0) == 0.0
 
 
 def test_a_quota_of_unknown_size_is_not_spread() -> None:
@@ -228,7 +232,33 @@ def test_a_new_window_is_taken_to_hold_as_many_as_the_last() -> None:
     while allowance.ready_at(31.0, waiting=True) <= 31.0:
         allowance.sent(31.0)
         sent += 1
+    assert sent == 10 - 1
+
+
+def test_later_new_windows_are_used_up_at_once() -> None:
+    allowance = told(Quota(limit=10, remaining=0, reset=30))
+    for number in range(1, TRIALS + 1):
+        allowance.sent(31.0 * number)
+        quota = Quota(limit=10, remaining=0, reset=30)
+        allowance.heed(quota, 31.0 * number, 0, FIRST + number)
+    now, sent = 31.0 * (TRIALS + 1), 0
+    while allowance.ready_at(now, waiting=True) <= now:
+        allowance.sent(now)
+        sent += 1
     assert sent == 10
+
+
+def test_a_new_window_is_tried_with_one_request_once_a_used_up_one_refused() -> None:
+    allowance = told(Quota(limit=10, remaining=0, reset=30))
+    allowance.heed(Quota(limit=10, remaining=0, reset=30), 0.1, 0, FIRST + 1, served=False)
+    allowance.sent(31.0)
+    assert allowance.ready_at(31.0, waiting=True) == math.inf
+
+
+def test_what_was_told_last_holds_when_none_is_under_way() -> None:
+    allowance = told(Quota(remaining=7, reset=30), in_flight=3)
+    allowance.heed(Quota(remaining=4, reset=30), 0.1, 0, FIRST + 3)
+    assert spend(allowance, 1.0) == 4
 
 
 def test_a_new_window_that_is_used_up_waits_for_an_answer() -> None:
@@ -259,6 +289,66 @@ def test_an_answer_tells_what_is_left_of_a_new_window() -> None:
 def test_a_new_window_of_unknown_size_is_open() -> None:
     allowance = told(Quota(remaining=0, reset=30))
     assert spend(allowance, 31.0, most=500) == 500
+
+
+# -- a quota that refills all the time ---------------------------------------------------------
+
+BURST = 5
+
+
+def drained(rate: float, *, seconds: float = 10.0) -> tuple[Allowance, int, float]:
+    """After a crawl, one request at a time, of a bucket whose headers tell whole seconds.
+
+    Also how many were sent, and when the bucket was drained.
+    """
+    allowance, now, seq, tokens, at = Allowance(), 0.0, 0, float(BURST), 0.0
+    while now < seconds or tokens >= 1:
+        now = max(now, allowance.ready_at(now))
+        allowance.sent(now)
+        seq += 1
+        tokens = min(BURST, tokens + rate * (now - at))
+        at = now
+        assert tokens >= 1, "refuses"
+        tokens -= 1
+        reset = math.ceil((BURST - tokens) / rate)
+        now += 0.02
+        allowance.heed(Quota(BURST, math.floor(tokens), reset), now, 0, seq)
+    return allowance, seq, now
+
+
+@given(rate=st.floats(1.0, 40.0))
+def test_a_bucket_never_refuses_what_its_headers_leave(rate: float) -> None:
+    drained(rate, seconds=200 / rate)
+
+
+def test_a_bucket_that_is_seen_to_refill_is_used_up() -> None:
+    _, sent, now = drained(20.0, seconds=60.0)
+    assert sent >= 0.95 * 20.0 * now
+
+
+def test_a_drained_bucket_waits_for_its_refill_and_not_for_its_reset() -> None:
+    allowance, _, now = drained(20.0)
+    assert allowance.ready_at(now) == pytest.approx(now + 1 / 20, abs=0.02)
+
+
+def test_a_refusal_of_a_bucket_has_it_wait_for_its_reset() -> None:
+    allowance, sent, now = drained(20.0)
+    quota = Quota(BURST, 0, 1)
+    allowance.sent(now)
+    allowance.heed(quota, now, 0, sent + 1, served=False)
+    assert allowance.ready_at(now) >= now + 1.0
+
+
+def test_an_idle_bucket_holds_no_more_than_its_burst() -> None:
+    allowance, _, now = drained(20.0)
+    assert spend(allowance, now + 1000.0) == BURST
+
+
+def test_a_bucket_that_no_answer_tells_of_any_more_is_none() -> None:
+    allowance, _, now = drained(20.0)
+    allowance.sent(now + 60.0)
+    allowance.untold()
+    assert spend(allowance, now + 60.0, most=500) == 500
 
 
 # -- refusals ----------------------------------------------------------------------------------

@@ -153,6 +153,13 @@ def _failing() -> Iterator[Profile]:
         name = f"bare-503-bucket-{rate}-burst-{burst}"
         yield Profile(name, site, RARELY_LOST, seconds=seconds)
     yield Profile("bare-503-at-once-10", at_once(10, refusal=BARE_503), RARELY_LOST)
+    steps = Steps(20, (120, 5), (290, 40))
+    yield Profile(
+        "bare-503-steps-at-once-20-5-40",
+        lambda rng: AtOnce(rng, steps, refusal=BARE_503),
+        RARELY_LOST,
+        seconds=440,
+    )
     yield Profile(
         "burst-of-503s-5s", lambda rng: Trouble(at_once(20)(rng), 147.5, 152.5, BARE_503)
     )

@@ -47,6 +47,9 @@ SURE = 3.0
 """Logarithm of the odds that decides a trial: one in twenty is decided wrongly."""
 DOUBTFUL = 6.0
 """The same against a verdict that the site throttles, for the first time."""
+MOST_STEADY = 0.5
+"""Share of failures from which on a limit has fallen, or the site is down, rather than that they
+had nothing to do with our load."""
 MIXED = 0.9
 """Share of failures taken where some are served, but no answer of those is there yet."""
 ENOUGH = 0.02
@@ -86,6 +89,7 @@ class FailureSense:
         "_odds",
         "_run_count",
         "_run_failed",
+        "_run_since",
         "_served",
         "_served_before",
         "_share_before",
@@ -103,6 +107,7 @@ class FailureSense:
         self._steps = 0
         self._odds = 0.0  # that failures do not follow the load, of one that is followed
         self._run_count = self._run_failed = 0  # answers since there is such a doubt
+        self._run_since = 0  # number of the last request sent when it arose
         self._doubtful = DOUBTFUL
         self._since = 0
         self._count = 0
@@ -144,7 +149,7 @@ class FailureSense:
         self._failed += failed
         self._served = self._served or not failed
         if self.throttling:
-            return self._doubt(load, last_seq, failed)
+            return self._doubt(seq, load, last_seq, failed)
         if self._share_before:
             return self._judge_trial(load, last_seq, failed)
         usual = self._explained(alert=growing and quick) if self._served else 1
@@ -199,24 +204,34 @@ class FailureSense:
         self._load_before *= LOW
         return Move.NOTHING
 
-    def _doubt(self, load: float, last_seq: int, failed: bool) -> Move:
-        """A limit that is followed refuses little; if much is refused, it is none."""
+    def _doubt(self, seq: int, load: float, last_seq: int, failed: bool) -> Move:
+        """A limit that is followed refuses little; if much, it is none, or has moved."""
         self._odds = max(0.0, self._odds - _odds(1, int(failed), LEAST_NOISE))
+        if self._odds and not self._run_count:
+            self._run_since = last_seq
         if self._odds:
             self._run_count += 1
             self._run_failed += failed
         else:
             self._run_count = self._run_failed = 0
-        if self._odds > self._doubtful:
-            self.throttling = False
-            self._doubtful *= 2
-            self._restart(last_seq)
-            return self._is_noise(self._run_failed / self._run_count)
+        # The failures of one round trip have one cause.
+        if failed and self._odds > self._doubtful and seq > self._run_since:
+            return self._reconsider(load, last_seq)
         if self._count >= TELLING:
             if self._failed / self._count <= 1 / TELLING:
                 self._enough = ENOUGH * load
             self._restart(last_seq)
         return Move.REFUSED if failed and load >= self._enough else Move.NOTHING
+
+    def _reconsider(self, load: float, last_seq: int) -> Move:
+        self._failed, self._count = self._run_failed, self._run_count
+        self.throttling = False
+        self._doubtful *= 2
+        share = self._failed / self._count
+        if share > MOST_STEADY:
+            return self._begin_trial(load, last_seq)
+        self._restart(last_seq)
+        return self._is_noise(share)
 
     def _begin_trial(self, load: float, last_seq: int) -> Move:
         self._share_before = self._failed / self._count
@@ -230,6 +245,7 @@ class FailureSense:
     def _is_throttling(self) -> None:
         self.throttling = True
         self._share_before = self._odds = 0.0
+        self._run_count = self._run_failed = 0
 
     def _is_noise(self, share: float) -> Move:
         self._share_before = 0.0

@@ -48,13 +48,13 @@ class Hungry(Pages):
             self.load = "x" * 300_000_000
         yield from super().parse(response)
     """
-    args = pages(where, 150)
+    args = pages(where, 80)
     first = assert_sound(crawl(source, {**JOB, **stop}, args=args), errors=True)
     assert first.reason != "finished"
     assert first.stat("backpressure/audit/persisted") > 0
     second = assert_sound(crawl(source, JOB, args=args))
-    assert second.stat("backpressure/audit/all_runs/handled") == 150
-    assert where.stats()["hits"] == 150
+    assert second.stat("backpressure/audit/all_runs/handled") == 80
+    assert where.stats()["hits"] == 80
 
 
 def test_crawl_that_is_interrupted_twice_goes_on(

@@ -35,6 +35,15 @@ class Feed:
         """``x`` failed, ``.`` did not."""
         return [self.answer(failed=mark == "x", load=load, **how) for mark in marks]
 
+    def round_trip(self, marks: str) -> list[Move]:
+        """Answers to requests that were all sent before the first of these answers."""
+        first, self.seq = self.seq + 1, self.seq + len(marks)
+        judge, last = self.sense.judge, self.seq
+        return [
+            judge(seq, failed=mark == "x", last_seq=last, load=LOAD)
+            for seq, mark in enumerate(marks, first)
+        ]
+
     def late(self, *, failed: bool) -> Move:
         """An answer to the very first request."""
         return self.sense.judge(1, failed=failed, last_seq=self.seq, load=LOAD)
@@ -271,6 +280,24 @@ def test_a_limit_that_is_followed_well_stays_one() -> None:
 def test_a_single_burst_of_refusals_is_forgotten() -> None:
     feed = throttled()
     feed.answers(("xxx" + "." * 100) * 10)
+    assert feed.sense.throttling
+
+
+def test_refusals_of_one_round_trip_are_one_sign() -> None:
+    feed = throttled()
+    feed.round_trip("x" * 20)
+    assert feed.sense.throttling
+
+
+def test_a_throttling_site_that_refuses_most_is_tried_anew_rather_than_trusted() -> None:
+    moves = throttled().answers("x" * 20)
+    assert (Move.TRIAL in moves, Move.RESTORE in moves) == (True, False)
+
+
+def test_a_limit_that_fell_to_a_quarter_is_followed_in_the_end() -> None:
+    feed = throttled()
+    feed.answers("x" * 20)
+    feed.answers("." * 4 * TELLING, load=LOAD / 8)
     assert feed.sense.throttling
 
 

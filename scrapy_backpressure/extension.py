@@ -185,7 +185,8 @@ class BackpressureExtension:
         if self.admission.closing:
             self.accounts.flush()  # early, should there be no time for an end in good order
         self.accounts.settle()
-        if not self.admission.queues:
+        # Ours is asked as well: of requests that a damaged file has lost, nobody is told.
+        if not self.admission.queues or self.accounts.ends is not None:
             self.accounts.pending = _scrapy.scheduler_length(self.engine, self.accounts.pending)
         rate = self.throughput.update(now, self.accounts.answers)
         if self.config.queue_high is None:

@@ -148,6 +148,38 @@ def test_crawl_that_is_killed_while_the_disk_is_full_goes_on(site: Sites, crawl:
     assert len(set(urls(first, second))) == 400
 
 
+def test_requests_that_are_lost_amid_a_run_do_not_keep_the_gate_closed(
+    site: Sites, crawl: Crawls
+) -> None:
+    where = site(latency=0.05)
+    source = """
+    from scrapy_backpressure.extension import BackpressureExtension
+
+    class Robbed(Spider):
+        name = "robbed"
+        robbed = False
+
+        async def start(self):
+            for number in range(60):
+                yield Request(f"{self.base}/page/{number}")
+
+        def parse(self, response):
+            yield {"url": response.url}
+            if self.robbed or not self.crawler.stats.get_value("backpressure/gate/closed"):
+                return
+            self.robbed = True
+            database = self.crawler.get_extension(BackpressureExtension).database
+            database.commit()
+            database.read("DELETE FROM requests WHERE leased = 0")
+            database._forget()  # as after a repair
+    """
+    settings = {**JOB, "BACKPRESSURE_QUEUE_HIGH": 20}
+    result = crawl(source, settings, args={"base": where.url("")}, timeout=30)
+    assert result.reason == "finished"
+    assert "requests of this crawl are missing in its file" in result.log
+    assert where.url("/page/59") in urls(result)
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_file_that_is_cut_anywhere_opens_and_tells_what_was_lost(
     site: Sites, crawl: Crawls, seed: int

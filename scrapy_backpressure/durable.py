@@ -18,6 +18,7 @@ from scrapy_backpressure.scheduling import SlotTurns
 from scrapy_backpressure.settings import BackpressureSettings
 from scrapy_backpressure.storage.pending import LAST, PendingRequests
 from scrapy_backpressure.storage.stock import StockJobdir
+from scrapy_backpressure.storage.totals import MOVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -249,11 +250,11 @@ class DurableScheduler(SlotTurns, BaseScheduler):
         try:
             if number is not None:
                 self._store.finish(number, end)
-                return
-            if end is not None:
+            elif end is not None:
                 self._database.totals.unsaved -= 1
                 self._database.totals.ended_outside(end)
-            if self._unsaved:
+            # What goes on as another request is not done: that one may be in memory as well.
+            if self._unsaved and end != MOVED:
                 fingerprint = self._crawler.request_fingerprinter.fingerprint(request)
                 if fingerprint in self._unsaved:
                     self._store.see([fingerprint])

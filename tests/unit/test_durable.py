@@ -23,6 +23,7 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_backpressure.durable import DurableScheduler
 from scrapy_backpressure.extension import BackpressureExtension, extension_of
+from scrapy_backpressure.storage.totals import MOVED
 
 OURS = {
     "EXTENSIONS": {"scrapy_backpressure.BackpressureExtension": 1},
@@ -255,6 +256,21 @@ def test_request_that_was_in_memory_at_the_end_may_come_again(run) -> None:
     ours.done(request)
     ours = run()
     assert [path for path in ("1", "2") if ours.push(path)] == ["1"]
+
+
+def test_request_in_memory_is_seen_once_its_retry_is_done(run) -> None:
+    for retry_ends in (False, True):
+        ours = run()
+        assert ours.push("1", callback=lambda response: None)
+        request = ours.take()
+        ours.scheduler.enqueue_request(request.replace(dont_filter=True))
+        ours.extension.accounts.ends[request] = MOVED
+        ours.done(request)
+        if retry_ends:
+            retry = ours.take()
+            ours.extension.accounts.ends[retry] = "handled"
+            ours.done(retry)
+    assert not run().push("1")
 
 
 # -- what is left ----------------------------------------------------------------------------

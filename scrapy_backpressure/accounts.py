@@ -207,7 +207,7 @@ class Accounts:
             self._note_end(request, "dropped/request_scheduled")  # unless it arrives somewhere
         elif isinstance(result, Response):
             self._answered(flight, result)
-        else:
+        elif isinstance(result.value, Exception):  # else the process is told to end at once
             self._failed(flight, result.value)
 
     def _answered(self, flight: Flight, response: Response) -> None:
@@ -221,9 +221,9 @@ class Accounts:
             self.ledger.handled += 1
             self._note_end(request, "handled")
 
-    def _failed(self, flight: Flight, error: BaseException | None) -> None:
+    def _failed(self, flight: Flight, error: Exception) -> None:
         request = flight.request
-        if not self._admission.learning and isinstance(error, Exception):
+        if not self._admission.learning:
             verdict = self._extension.policy.classify_exception(request, error)
             self._learn(flight, verdict.outcome)
         if flight.given_up is None and isinstance(error, IgnoreRequest):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import shutil
@@ -20,6 +21,7 @@ from scrapy.core.scheduler import Scheduler
 from scrapy.crawler import Crawler
 from scrapy.dupefilters import RFPDupeFilter
 from scrapy.utils.test import get_crawler
+from twisted.python.failure import Failure
 
 from scrapy_backpressure.durable import DurableScheduler
 from scrapy_backpressure.extension import BackpressureExtension, extension_of
@@ -290,6 +292,18 @@ def test_request_whose_page_is_not_done_is_there_in_the_next_run(run) -> None:
     assert request.callback == ours.crawler.spider.parse_other
     assert ours.paths() == ["1"]
     assert not ours.scheduler.has_pending_requests()
+
+
+def test_request_whose_fetch_the_end_of_the_process_cancels_has_not_ended(run) -> None:
+    ours = run()
+    ours.push("1")
+    request = ours.scheduler.next_request()
+    accounts = ours.extension.accounts
+    accounts.fetch_started(request)
+    accounts.fetch_ended(request, Failure(asyncio.CancelledError()))
+    assert not accounts.ledger.dead
+    assert accounts.end_of(request) is None
+    assert run().paths() == ["1"]
 
 
 def test_stats_are_those_of_scrapy(run) -> None:

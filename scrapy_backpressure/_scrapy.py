@@ -147,8 +147,10 @@ def watch_done(engine: ExecutionEngine, done: Callable[[Request], None]) -> None
     remove = slot.remove_request
 
     def watched(request: Request) -> None:
-        done(request)
-        remove(request)
+        try:
+            done(request)
+        finally:
+            remove(request)
 
     slot.remove_request = watched  # type: ignore[method-assign]
 

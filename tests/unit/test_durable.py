@@ -23,6 +23,7 @@ from scrapy.dupefilters import RFPDupeFilter
 from scrapy.utils.test import get_crawler
 from twisted.python.failure import Failure
 
+from scrapy_backpressure import _scrapy
 from scrapy_backpressure.durable import DurableScheduler
 from scrapy_backpressure.extension import BackpressureExtension, extension_of
 from scrapy_backpressure.storage.totals import MOVED
@@ -363,6 +364,21 @@ def test_request_that_the_spider_cannot_read_is_left_for_a_run_that_can(
         assert ours.extension.accounts.ledger.persisted == 1
     assert "is left for the next run" in caplog.text
     assert run().paths() == ["1"]
+
+
+def test_engine_is_done_with_a_request_although_that_cannot_be_noted(run) -> None:
+    ours = run()
+    removed: list[Request] = []
+    ours.crawler.engine._slot.remove_request = removed.append
+
+    def fail(request: Request) -> None:
+        raise ValueError("a fingerprinter of the project that fails")
+
+    _scrapy.watch_done(ours.crawler.engine, fail)
+    request = Request(PAGE)
+    with pytest.raises(ValueError, match="of the project"):
+        ours.done(request)
+    assert removed == [request]
 
 
 def test_queue_that_cannot_be_read_is_tried_again_later(run, monkeypatch, caplog) -> None:

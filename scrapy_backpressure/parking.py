@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from scrapy_backpressure.accounts import Accounts
     from scrapy_backpressure.clock import Clock
     from scrapy_backpressure.storage.codec import Coder
+    from scrapy_backpressure.storage.parked import ParkedRow
     from scrapy_backpressure.storage.sqlite import Database
 
 logger = logging.getLogger(__name__)
@@ -121,14 +122,27 @@ class RetryQueue:
             self._books.release(self._pop_memory())
         self._schedule()
 
-    def _decode(self, batch: Iterable[bytes]) -> Iterator[Request]:
-        for data in batch:
+    def _decode(self, batch: Iterable[ParkedRow]) -> Iterator[Request]:
+        for row in batch:
             try:
-                request = self._coder.decode(data)
+                if not row.is_whole:
+                    raise ValueError("its bytes are damaged")
+                request = self._coder.decode(row.data)
             except Exception as error:  # whatever a changed spider makes of old data
-                self._books.unreadable(error)
+                self._books.unreadable(error, stays=self._set_aside(row))
             else:
                 yield request
+
+    def _set_aside(self, row: ParkedRow) -> bool:
+        """Leave *row* for the next run, which may have the spider that can read it."""
+        if not self._database.persistent:
+            return False
+        try:
+            self._stored.set_aside(row)
+        except sqlite3.Error:
+            logger.exception("Cannot write to the retry queue", extra={"spider": self._spider})
+            return False
+        return True
 
     def _schedule(self) -> None:
         due = self.next_due()

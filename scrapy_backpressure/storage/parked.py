@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from scrapy_backpressure.storage.totals import MOVED
@@ -13,8 +13,24 @@ if TYPE_CHECKING:
     from scrapy_backpressure.storage.sqlite import Database
 
 _INSERT = "INSERT INTO parked (due, slot, data, checksum) VALUES (?, ?, ?, ?)"
-_ALL = "FROM parked ORDER BY due, id LIMIT ?"
-_DUE = "FROM parked WHERE due <= ? ORDER BY due, id LIMIT ?"
+_ALL = "FROM parked WHERE due >= 0 ORDER BY due, id LIMIT ?"
+_DUE = "FROM parked WHERE due BETWEEN 0 AND ? ORDER BY due, id LIMIT ?"
+_ASIDE = -1.0
+"""The due time of what the next run is to try."""
+
+
+class ParkedRow(NamedTuple):
+    """A request that was taken out."""
+
+    id: int
+    slot: str
+    data: bytes
+    checksum: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the bytes are those that were written."""
+        return crc32(self.data) == self.checksum
 
 
 class ParkedRequests:
@@ -28,6 +44,9 @@ class ParkedRequests:
         self.database = database
         self._slots: Counter[str] = Counter()
         self._length = 0
+        if database.read("SELECT 1 FROM parked WHERE due < 0 LIMIT 1").fetchone():
+            with database.operation():
+                database.change("UPDATE parked SET due = 0 WHERE due < 0")
         database.counted(self._count)
 
     def park(self, data: bytes, *, due: float, slot: str) -> None:
@@ -40,18 +59,29 @@ class ParkedRequests:
         if math.isnan(due):
             raise ValueError("due must be a number of seconds, got nan")
         with self.database.operation():
-            self.database.change(_INSERT, (due, slot, data, crc32(data)))
+            self.database.change(_INSERT, (max(due, 0.0), slot, data, crc32(data)))
         self.database.totals.entered()
         self._length += 1
         self._slots[slot] += 1
 
-    def pop_due(self, now: float, limit: int) -> list[bytes]:
+    def set_aside(self, row: ParkedRow) -> None:
+        """Put *row* back as it was, for the next run: this one cannot read it.
+
+        Raises:
+            sqlite3.Error: it could not be kept.
+        """
+        with self.database.operation():
+            self.database.change("INSERT INTO parked VALUES (?, ?, ?, ?, ?)",
+                (row.id, _ASIDE, row.slot, row.data, row.checksum))
+        self.database.totals.entered()
+
+    def pop_due(self, now: float, limit: int) -> list[ParkedRow]:
         """Remove and return up to *limit* requests that are due at *now* (epoch seconds), the
         longest due first.
         """
         return self._pop(_DUE, (now, limit))
 
-    def pop_all(self, limit: int) -> list[bytes]:
+    def pop_all(self, limit: int) -> list[ParkedRow]:
         """Remove and return up to *limit* requests, due or not, in the order of their due times.
 
         Call it until it returns nothing.
@@ -62,7 +92,7 @@ class ParkedRequests:
         """Return when the next request is due (epoch seconds), or None if there is none."""
         if not self._length:
             return None
-        due: float = self.database.read("SELECT min(due) FROM parked").fetchone()[0]
+        due: float = self.database.read("SELECT min(due) FROM parked WHERE due >= 0").fetchone()[0]
         return due
 
     def __len__(self) -> int:
@@ -72,23 +102,24 @@ class ParkedRequests:
         """Return how many requests are parked for *slot*."""
         return self._slots.get(slot, 0)
 
-    def _pop(self, rows: str, parameters: tuple[float, ...]) -> list[bytes]:
+    def _pop(self, rows: str, parameters: tuple[float, ...]) -> list[ParkedRow]:
         if not self._length:
             return []
         with self.database.operation(int(parameters[-1])):
-            popped = self.database.read(f"SELECT slot, data {rows}", parameters).fetchall()
+            found = self.database.read(f"SELECT id, slot, data, checksum {rows}", parameters)
+            popped = [ParkedRow(*row) for row in found]
             # One statement takes them all out, or none.
             self.database.change(f"DELETE FROM parked WHERE id IN (SELECT id {rows})", parameters)
         self.database.totals.left(MOVED, len(popped))
-        for slot, _ in popped:
+        for row in popped:
             self._length -= 1
-            self._slots[slot] -= 1
-            if not self._slots[slot]:
-                del self._slots[slot]
-        return [data for _, data in popped]
+            self._slots[row.slot] -= 1
+            if not self._slots[row.slot]:
+                del self._slots[row.slot]
+        return popped
 
     def _count(self) -> None:
         self._slots = Counter(
-            dict(self.database.read("SELECT slot, count(*) FROM parked GROUP BY slot"))
+            dict(self.database.read("SELECT slot, count(*) FROM parked WHERE due >= 0 GROUP BY slot"))
         )
         self._length = sum(self._slots.values())

@@ -27,9 +27,13 @@ class Books:
 
     def __init__(self) -> None:
         self.released: list[str] = []
+        self.left = 0
 
     def release(self, request: Request) -> None:
         self.released.append(request.url)
+
+    def unreadable(self, error: Exception, *, stays: bool) -> None:
+        self.left += stays
 
 
 class Timers:
@@ -93,6 +97,32 @@ def test_what_is_due_while_the_database_fails_is_tried_again(
     assert 1 < timers.delays[-1] < 60
     queue.release_due()
     assert books.released == [URL]
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_what_cannot_be_read_is_left_as_it_is_for_the_next_run(
+    queue: RetryQueue, books: Books, monkeypatch: pytest.MonkeyPatch, damaged: bool
+) -> None:
+    def unknown(data: bytes) -> Any:
+        raise ValueError("no such callback")
+
+    queue.park(Request(URL), 0.0, "site.example")
+    database = queue._database
+    if damaged:
+        database.read("UPDATE parked SET checksum = checksum + 1")
+    with monkeypatch.context() as changed:
+        if not damaged:
+            changed.setattr(queue._coder, "decode", unknown)
+        queue.release_due()
+        queue.release_due()
+    assert (len(queue), queue.next_due(), books.left) == (0, None, 1)
+    queue.release_due()
+    assert books.released == []  # one try in each run
+    if damaged:
+        database.read("UPDATE parked SET checksum = checksum - 1")
+    following = ParkedRequests(database)
+    assert (len(following), following.next_due()) == (1, 0.0)
+    assert [row.is_whole for row in following.pop_due(0.0, 10)] == [True]
 
 
 def test_what_cannot_be_written_is_not_left_for_the_next_run(

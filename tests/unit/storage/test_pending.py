@@ -160,7 +160,7 @@ class TestKill:
                 waiting.add(number)
             elif step == "release":
                 with store.database.together():
-                    for data in parked.pop_due(1.0, 100):
+                    for data in [row.data for row in parked.pop_due(1.0, 100)]:
                         waiting.discard(int(data))
                         push(store, int(data))
                         requests.add(int(data))
@@ -172,7 +172,7 @@ class TestKill:
                 survivor = opened(copied(path))
                 assert survivor.database.totals.ledger().lost == 0
                 left = [int(data) for data in survivor.pop_all(1000)]
-                still = [int(data) for data in ParkedRequests(survivor.database).pop_all(1000)]
+                still = [int(row.data) for row in ParkedRequests(survivor.database).pop_all(1000)]
                 known = {
                     int(fingerprint)
                     for (fingerprint,) in survivor.database.read("SELECT fingerprint FROM seen")
@@ -203,7 +203,7 @@ class TestFile:
         db.close()
         store = opened(path)
         parked = ParkedRequests(store.database)
-        assert parked.pop_due(2.0, 10) == [b"\0"]
+        assert [row.data for row in parked.pop_due(2.0, 10)] == [b"\0"]
         push(store, 1)
         store.database.close()
         assert [entry.name for entry in path.parent.iterdir()] == [path.name]

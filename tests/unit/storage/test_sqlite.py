@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from scrapy_backpressure.storage.parked import ParkedRequests
+from scrapy_backpressure.storage.parked import ParkedRequests, ParkedRow
 from scrapy_backpressure.storage.sqlite import Database
 
 HOLDER = """
@@ -73,10 +73,14 @@ def filled(path: Path, count: int = 300, size: int = 500) -> set[bytes]:
     return content
 
 
+def data_of(rows: list[ParkedRow]) -> list[bytes]:
+    return [row.data for row in rows]
+
+
 def drain(parked: ParkedRequests) -> list[bytes]:
     result = []
     while batch := parked.pop_all(100):
-        result += batch
+        result += data_of(batch)
     return result
 
 
@@ -84,28 +88,28 @@ class TestOrder:
     def test_oldest_due_comes_first(self, parked):
         for due in (3.0, 1.0, 2.0):
             parked.park(b"%d" % due, due=due, slot="a")
-        assert parked.pop_due(10.0, 10) == [b"1", b"2", b"3"]
+        assert data_of(parked.pop_due(10.0, 10)) == [b"1", b"2", b"3"]
 
     def test_what_is_due_at_the_same_time_comes_in_the_order_of_parking(self, parked):
         for number in range(3):
             parked.park(b"%d" % number, due=1.0, slot="a")
-        assert parked.pop_due(1.0, 10) == [b"0", b"1", b"2"]
+        assert data_of(parked.pop_due(1.0, 10)) == [b"0", b"1", b"2"]
 
     def test_what_is_not_due_stays(self, parked):
         parked.park(b"early", due=1.0, slot="a")
         parked.park(b"late", due=1.5, slot="a")
-        assert parked.pop_due(1.4, 10) == [b"early"]
+        assert data_of(parked.pop_due(1.4, 10)) == [b"early"]
         assert len(parked) == 1
 
     def test_no_more_than_the_limit_come_out(self, parked):
         for number in range(5):
             parked.park(b"%d" % number, due=float(number), slot="a")
-        assert parked.pop_due(10.0, 2) == [b"0", b"1"]
+        assert data_of(parked.pop_due(10.0, 2)) == [b"0", b"1"]
 
     def test_pop_all_also_takes_what_is_never_due(self, parked):
         parked.park(b"never", due=math.inf, slot="a")
         assert parked.pop_due(1e12, 10) == []
-        assert parked.pop_all(10) == [b"never"]
+        assert data_of(parked.pop_all(10)) == [b"never"]
 
     def test_next_due_is_the_earliest(self, parked):
         parked.park(b"", due=2.0, slot="a")
@@ -137,7 +141,7 @@ class TestOrder:
             if operation[0] == "pop":
                 _, now, limit = operation
                 expected = sorted(entry for entry in model if entry[0] <= now)[:limit]
-                assert parked.pop_due(now, limit) == [b"%d" % entry[1] for entry in expected]
+                assert data_of(parked.pop_due(now, limit)) == [b"%d" % entry[1] for entry in expected]
                 model = [entry for entry in model if entry not in expected]
             elif operation[0] == "commit":
                 parked.database.commit()

@@ -271,10 +271,11 @@ class DurableScheduler(SlotTurns, BaseScheduler):
         while self._memory:
             self._database.totals.unsaved -= 1
             yield self._pop_memory(next(iter(self._memory)))
-        if self._database.persistent and self._database.write():
+        first = self._database.lost_from("requests")
+        if first is None:
             return
         try:
-            while batch := self._store.pop_all(_BATCH):
+            while batch := self._store.pop_all(_BATCH, first):
                 for data in batch:
                     try:
                         request = self._coder.decode(data)

@@ -154,10 +154,11 @@ class RetryQueue:
         self._alarm.cancel()
         while self._memory:
             yield self._pop_memory()
-        if self._database.persistent and self._database.write():
+        first = self._database.lost_from("parked")
+        if first is None:
             return
         try:
-            while batch := self._stored.pop_all(_BATCH):
+            while batch := self._stored.pop_all(_BATCH, first):
                 yield from self._decode(batch)
         except sqlite3.Error:
             logger.exception("Cannot read the retry queue", extra={"spider": self._spider})

@@ -12,8 +12,8 @@ from scrapy_backpressure.storage.totals import MOVED
 if TYPE_CHECKING:
     from scrapy_backpressure.storage.sqlite import Database
 
-_INSERT = "INSERT INTO parked (due, slot, data, checksum) VALUES (?, ?, ?, ?)"
-_ALL = "FROM parked WHERE due >= 0 ORDER BY due, id LIMIT ?"
+_INSERT = "INSERT INTO parked VALUES (?, ?, ?, ?, ?)"
+_ALL = "FROM parked WHERE due >= 0 AND id >= ? ORDER BY due, id LIMIT ?"
 _DUE = "FROM parked WHERE due BETWEEN 0 AND ? ORDER BY due, id LIMIT ?"
 _ASIDE = -1.0
 """The due time of what the next run is to try."""
@@ -44,6 +44,7 @@ class ParkedRequests:
         self.database = database
         self._slots: Counter[str] = Counter()
         self._length = 0
+        self._last_id = 0
         if database.read("SELECT 1 FROM parked WHERE due < 0 LIMIT 1").fetchone():
             with database.operation():
                 database.change("UPDATE parked SET due = 0 WHERE due < 0")
@@ -59,7 +60,10 @@ class ParkedRequests:
         if math.isnan(due):
             raise ValueError("due must be a number of seconds, got nan")
         with self.database.operation():
-            self.database.change(_INSERT, (max(due, 0.0), slot, data, crc32(data)))
+            number = self._last_id + 1
+            self.database.change(_INSERT, (number, max(due, 0.0), slot, data, crc32(data)))
+            self.database.new_from.setdefault("parked", number)
+        self._last_id = number
         self.database.totals.entered()
         self._length += 1
         self._slots[slot] += 1
@@ -71,8 +75,7 @@ class ParkedRequests:
             sqlite3.Error: it could not be kept.
         """
         with self.database.operation():
-            self.database.change("INSERT INTO parked VALUES (?, ?, ?, ?, ?)",
-                (row.id, _ASIDE, row.slot, row.data, row.checksum))
+            self.database.change(_INSERT, (row.id, _ASIDE, row.slot, row.data, row.checksum))
         self.database.totals.entered()
 
     def pop_due(self, now: float, limit: int) -> list[ParkedRow]:
@@ -81,12 +84,13 @@ class ParkedRequests:
         """
         return self._pop(_DUE, (now, limit))
 
-    def pop_all(self, limit: int) -> list[ParkedRow]:
-        """Remove and return up to *limit* requests, due or not, in the order of their due times.
+    def pop_all(self, limit: int, first: int = 0) -> list[ParkedRow]:
+        """Remove and return up to *limit* requests, due or not, in the order of their due times:
+        those with an id from *first* on.
 
         Call it until it returns nothing.
         """
-        return self._pop(_ALL, (limit,))
+        return self._pop(_ALL, (first, limit))
 
     def next_due(self) -> float | None:
         """Return when the next request is due (epoch seconds), or None if there is none."""
@@ -123,3 +127,6 @@ class ParkedRequests:
             dict(self.database.read("SELECT slot, count(*) FROM parked WHERE due >= 0 GROUP BY slot"))
         )
         self._length = sum(self._slots.values())
+        last: int | None = self.database.read("SELECT max(id) FROM parked").fetchone()[0]
+        # Never one that was in use: what is new is told by its id.
+        self._last_id = max(self._last_id, last or 0)

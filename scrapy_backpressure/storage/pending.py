@@ -19,7 +19,7 @@ _FIND = "SELECT 1 FROM seen WHERE fingerprint = ?"
 _NEXT = """SELECT id, data, checksum FROM requests
 WHERE leased = 0 AND slot = ? AND (urgency, rank) < (?, ?)
 ORDER BY urgency, rank LIMIT 1"""
-_ALL = "FROM requests WHERE leased = 0 ORDER BY slot, urgency, rank LIMIT ?"
+_ALL = "FROM requests WHERE leased = 0 AND id >= ? ORDER BY slot, urgency, rank LIMIT ?"
 
 _LIMIT = 2**62
 LAST = (_LIMIT, _LIMIT)
@@ -83,6 +83,7 @@ class PendingRequests:
             if fingerprint is not None:
                 self.database.change(_SEE, (fingerprint,))
             self.database.change(_INSERT, (number, slot, urgency, rank, data, crc32(data)))
+            self.database.new_from.setdefault("requests", number)
         self.database.totals.entered()
         self._length += 1
         self.slots[slot] += 1
@@ -136,16 +137,18 @@ class PendingRequests:
             for fingerprint in fingerprints:
                 self.database.change(_SEE, (fingerprint,))
 
-    def pop_all(self, limit: int) -> list[bytes]:
-        """Remove and return up to *limit* requests that wait, each slot's in their order.
+    def pop_all(self, limit: int, first: int = 0) -> list[bytes]:
+        """Remove and return up to *limit* requests that wait, each slot's in their order: those
+        with an id from *first* on.
 
         Call it until it returns nothing.
         """
         if not self._length:
             return []
         with self.database.operation(limit):
-            popped = self.database.read(f"SELECT slot, data {_ALL}", (limit,)).fetchall()
-            self.database.change(f"DELETE FROM requests WHERE id IN (SELECT id {_ALL})", (limit,))
+            which = (first, limit)
+            popped = self.database.read(f"SELECT slot, data {_ALL}", which).fetchall()
+            self.database.change(f"DELETE FROM requests WHERE id IN (SELECT id {_ALL})", which)
         self.database.totals.left(MOVED, len(popped))
         for slot, _ in popped:
             self._gone(slot)

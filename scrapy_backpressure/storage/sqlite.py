@@ -49,6 +49,8 @@ class Database:
         self._closed = False
         self._changes: list[tuple[str, tuple[Any, ...]]] = []
         """Since the last commit. SQLite takes them all back where a commit fails."""
+        self.new_from: dict[str, int] = {}
+        """The first id of each table that the last commit does not hold."""
         self.stuck = False
         """Whether the last commit failed, as when the disk is full."""
         self._operations = 0
@@ -126,6 +128,7 @@ class Database:
             with self.operation():
                 self.totals.save()
             self._db.execute("COMMIT")
+            self._committed()
         except BaseException:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
@@ -152,8 +155,21 @@ class Database:
             self._redo()
             raise
         self.stuck = False
+        self._committed()
+
+    def _committed(self) -> None:
         self._changes.clear()
+        self.new_from.clear()
         self._operations = 0
+
+    def lost_from(self, table: str) -> int | None:
+        """The first id in *table* that would be lost with this process, after a last attempt to
+        write; None if there is none.
+        """
+        if self.persistent:
+            self.write()
+            return self.new_from.get(table)
+        return 0
 
     def write(self) -> bool:
         """Commit; log it where that fails. Whether it has not."""
@@ -205,8 +221,7 @@ class Database:
             self._forget()
 
     def _forget(self) -> None:
-        """What was not committed is gone."""
-        self._changes.clear()
-        self._operations = 0
+        """What was not committed is gone; what there is, is on disk."""
+        self._committed()
         for count in self._counts:
             count()

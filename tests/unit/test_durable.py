@@ -337,6 +337,20 @@ def test_drain_gives_what_only_memory_has(run, caplog) -> None:
     assert caplog.text.count("would not survive a stop") == 1
 
 
+def test_drain_leaves_what_was_written_where_the_last_commit_fails(run, monkeypatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    ours = run()
+    ours.push("written")
+    ours.extension.database.commit()
+    ours.push("new")
+    with monkeypatch.context() as broken:
+        broken.setattr(ours.extension.database, "commit", fail)
+        assert [request.url for request in ours.scheduler.drain()] == [PAGE + "new"]
+    assert run().paths() == ["written"]
+
+
 def test_drain_gives_everything_without_a_jobdir(run) -> None:
     ours = run(jobdir=False)
     shared: dict[str, Any] = {}

@@ -136,6 +136,21 @@ def test_what_cannot_be_written_is_not_left_for_the_next_run(
     assert queue.persisted == 0
 
 
+def test_what_was_written_before_stays_for_the_next_run_where_the_last_commit_fails(
+    queue: RetryQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in ("written", "gone"):
+        queue.park(Request(URL + path), 0.0 if path == "gone" else 9e9, "site.example")
+    queue._database.commit()
+    queue.release_due()  # the last one, whose id is not to be used again
+    queue.park(Request(URL + "new"), 0.0, "site.example")
+    with monkeypatch.context() as broken:
+        broken.setattr(Database, "commit", fail)
+        left = [request.url for request in queue.drain()]
+    assert left == [URL + "new"]
+    assert queue.persisted == 1
+
+
 def test_what_is_written_is_left_for_the_next_run(queue: RetryQueue) -> None:
     queue.park(Request(URL), 0.0, "site.example")
     assert list(queue.drain()) == []

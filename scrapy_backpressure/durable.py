@@ -199,7 +199,7 @@ class DurableScheduler(SlotTurns, BaseScheduler):
 
     def next_request(self) -> Request | None:
         """The next request that may be sent now; None if there is none."""
-        request = self._next()
+        request = None if self._database.overfull else self._next()
         if request is not None:
             place = "disk" if request in self._leases else "memory"
             self._stats.inc_value(f"scheduler/dequeued/{place}")

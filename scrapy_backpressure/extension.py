@@ -195,7 +195,7 @@ class BackpressureExtension:
         self._memory.update()
         self.gate.passing.clear()  # what is still there has been dropped, and is kept by somebody
         self._watch_retry_queue()
-        self.database.write()
+        self.database.write_in_time()
         self.poke()
         self.gate.stir()
         self._reporter.sample(now)

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import sqlite3
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from scrapy_backpressure.storage.opening import open_file, open_temporary, repair
@@ -19,6 +20,12 @@ logger = logging.getLogger(__name__)
 
 _COMMIT_EVERY = 64
 """Operations in a transaction: enough that its cost does not show, few enough to lose."""
+
+_MOST_CHANGES = 20_000
+"""Statements that may wait in memory for a disk that is full; a page takes about five."""
+
+_FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
+"""Seconds until a commit that failed is tried again, doubled each time."""
 
 
 class Database:
@@ -53,11 +60,18 @@ class Database:
         """The first id of each table that the last commit does not hold."""
         self.stuck = False
         """Whether the last commit failed, as when the disk is full."""
+        self._wait = 0.0
+        self._try_at = 0.0
         self._operations = 0
         self._together = 0
         self._all_or_nothing = False
         self._counts: list[Callable[[], None]] = []
         self.totals = Totals(self)
+
+    @property
+    def overfull(self) -> bool:
+        """Whether so much waits to be written that no more should be begun."""
+        return self.stuck and len(self._changes) > _MOST_CHANGES
 
     @property
     def persistent(self) -> bool:
@@ -152,9 +166,12 @@ class Database:
             self._db.execute("COMMIT")
         except sqlite3.Error:
             self.stuck = True
+            self._wait = min(max(_FIRST_WAIT, 2 * self._wait), _LONGEST_WAIT)
+            self._try_at = monotonic() + self._wait
             self._redo()
             raise
         self.stuck = False
+        self._wait = 0.0
         self._committed()
 
     def _committed(self) -> None:
@@ -179,6 +196,11 @@ class Database:
             logger.exception("Cannot write %s", self._path or "the temporary database")
             return False
         return True
+
+    def write_in_time(self) -> None:
+        """As :meth:`write`, but not soon after one that failed: each does everything again."""
+        if not self.stuck or monotonic() >= self._try_at:
+            self.write()
 
     def close(self) -> None:
         """Commit and release the file. Further calls do nothing.

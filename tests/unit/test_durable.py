@@ -26,6 +26,7 @@ from twisted.python.failure import Failure
 from scrapy_backpressure import _scrapy
 from scrapy_backpressure.durable import DurableScheduler
 from scrapy_backpressure.extension import BackpressureExtension, extension_of
+from scrapy_backpressure.storage import sqlite
 from scrapy_backpressure.storage.totals import MOVED
 
 OURS = {
@@ -426,6 +427,18 @@ def test_request_that_cannot_be_written_stays_in_memory(run, monkeypatch, caplog
     assert "stays in memory" in caplog.text
     assert not ours.push("1")
     assert ours.paths() == ["1"]
+
+
+def test_nothing_is_sent_while_too_much_waits_for_a_full_disk(run, monkeypatch) -> None:
+    monkeypatch.setattr(sqlite, "_MOST_CHANGES", 5)
+    ours = run()
+    for number in range(6):
+        ours.push(str(number))
+    ours.extension.database.stuck = True
+    assert ours.take() is None
+    assert ours.scheduler.has_pending_requests()
+    assert ours.extension.database.write()
+    assert len(ours.paths()) == 6
 
 
 # -- a JOBDIR of Scrapy's own scheduler ------------------------------------------------------

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from scrapy_backpressure.storage import sqlite
 from scrapy_backpressure.storage.parked import ParkedRequests, ParkedRow
 from scrapy_backpressure.storage.sqlite import Database
 
@@ -360,6 +361,25 @@ class TestFullDisk:
         parked = ParkedRequests(Database(path))
         assert drain(parked) == [b"later"]
         parked.database.close()
+
+
+def test_commit_that_fails_is_tried_again_after_a_second_and_ever_later(path, monkeypatch):
+    database = Database(path)
+    now, tries = 0, []
+
+    def fail():
+        tries.append(now)
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(sqlite, "monotonic", lambda: float(now))
+    with monkeypatch.context() as broken:
+        broken.setattr(database.totals, "save", fail)
+        for now in range(200):
+            database.write_in_time()
+        assert tries == [0, 1, 3, 7, 15, 31, 63, 123, 183]
+    assert database.write()
+    assert not database.stuck
+    database.close()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs the resource module")

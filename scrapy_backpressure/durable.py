@@ -303,16 +303,20 @@ class DurableScheduler(SlotTurns, BaseScheduler):
     # -- a JOBDIR of Scrapy's own scheduler --------------------------------
 
     def _take_over(self, stock: StockJobdir) -> None:
-        if not stock.has_requests and not stock.has_fingerprints:
+        fingerprints = self._keeps_seen and stock.has_fingerprints
+        if not stock.has_requests and not fingerprints:
             return
         before = self._number
+        totals = self._database.totals
         self._taking_over = True
         try:
             with self._database.all_or_nothing():
-                if self._keeps_seen and stock.has_fingerprints:
+                if fingerprints:
                     self._store.see(sorted(stock.fingerprints()))
-                if stock.has_requests:
+                # A kill may have come between the commit and the renaming.
+                if stock.has_requests and stock.written != totals.taken_over:
                     self._take_over_requests(stock)
+                    totals.taken_over = stock.written
         except Exception as error:
             raise RuntimeError(
                 f"What Scrapy's scheduler left in JOBDIR {stock.folder} cannot be taken over "

@@ -43,6 +43,12 @@ class StockJobdir:
         return self._folder.is_dir()
 
     @property
+    def written(self) -> int:
+        """When the queue was written, which no other one shares; 0 if its run was killed."""
+        state = self._folder / _STATE
+        return state.stat().st_mtime_ns if state.exists() else 0
+
+    @property
     def has_fingerprints(self) -> bool:
         """Whether there are fingerprints of what was seen."""
         return self._seen.is_file()

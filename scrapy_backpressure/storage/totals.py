@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 MOVED = "moved"
 """The end of a request that goes on as another one, or in memory."""
 _UNSAVED = "unsaved"
+_TAKEN_OVER = "taken_over"
 _LOST = "lost"
 
 
@@ -57,6 +58,16 @@ class Totals:
     def _count(self, number: int, *names: str) -> None:
         for name in names:
             self._counts[name] += number
+        self._changed = True
+
+    @property
+    def taken_over(self) -> int:
+        """When the queue of Scrapy's scheduler was written that was taken over last."""
+        return self._counts[_TAKEN_OVER]
+
+    @taken_over.setter
+    def taken_over(self, written: int) -> None:
+        self._counts[_TAKEN_OVER] = written
         self._changed = True
 
     def entered(self) -> None:

@@ -474,6 +474,29 @@ def test_what_scrapy_left_goes_on_in_the_same_order(run, tmp_path, own) -> None:
     assert len(run(**own).scheduler) == 0
 
 
+@UNCLOSED
+def test_take_over_that_was_killed_before_its_end_is_not_repeated(run, tmp_path) -> None:
+    def left(path: str) -> None:
+        with stock(tmp_path / "job") as theirs:
+            theirs.enqueue_request(Request(PAGE + path))
+
+    left("1")
+    run()
+    queue = tmp_path / "job" / "requests.queue"
+    queue.with_name("requests.queue.imported").rename(queue)
+    assert run().paths() == ["1"]
+    assert not queue.exists()
+    left("2")  # another one, which is taken over as well
+    assert run().paths() == ["2"]
+
+
+def test_file_of_a_filter_of_the_project_is_nothing_to_take_over(run, caplog) -> None:
+    caplog.set_level(logging.INFO)
+    for _ in range(2):
+        run(DUPEFILTER_CLASS=NoFifo).push("1")
+    assert "Took over" not in caplog.text
+
+
 def test_fingerprints_are_read_in_either_format(run, tmp_path) -> None:
     (tmp_path / "job").mkdir()
     fingerprinter = made(None).request_fingerprinter

@@ -114,8 +114,7 @@ class Accounts:
         """A request reached the scheduler, which took it or refused it."""
         before = self._offered.pop(request, None)
         if before is not None:
-            if accepted:
-                self._note_end(before, MOVED)
+            self._note_end(before, MOVED if accepted else "dropped/dupefilter")
         elif not accepted:
             self._totals.ended_outside("dropped/dupefilter")
         self.pending += accepted

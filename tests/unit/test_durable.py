@@ -277,6 +277,21 @@ def test_request_in_memory_is_seen_once_its_retry_is_done(run) -> None:
     assert not run().push("1")
 
 
+def test_redirect_to_a_page_that_was_seen_is_a_duplicate_in_the_books_of_all_runs(run) -> None:
+    ours = run()
+    accounts, spider = ours.extension.accounts, ours.crawler.spider
+    ours.push("old")
+    ours.push("new")
+    request = ours.scheduler.next_request()
+    redirect = Request(PAGE + "old")
+    accounts.fetch_started(request)
+    accounts.fetch_ended(request, redirect)
+    accounts.request_scheduled(redirect, spider)
+    accounts.enqueued(redirect, ours.scheduler.enqueue_request(redirect))
+    ours.done(request)
+    assert ours.extension.database.totals.ledger().dropped == {"dupefilter": 1}
+
+
 # -- what is left ----------------------------------------------------------------------------
 
 

@@ -331,8 +331,7 @@ class Admission:
         self._mirror(slot)
         if slot.waiters:
             self._serve(slot)
-        else:
-            self._wake_queues(slot)
+        self._wake_queues(slot)  # they may wait for another lane than the waiters do
 
     def _count(self, slot: Slot, change: int) -> None:
         slot.in_flight += change

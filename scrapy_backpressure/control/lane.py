@@ -94,6 +94,8 @@ class Lane:
         self._knock_share = math.pow(longer, 1 / KNOCKS) - 1.0
         self._ramp = math.inf
         self._allowance = Allowance()
+        self._quiet_seq = 0  # up to this one, requests sat through a silence
+        self._learns = True  # whether an accept was learned from since then
         self._known = False  # whether the site has ever answered
         self._waits_since = 0.0
         self._unanswered = 0
@@ -215,7 +217,7 @@ class Lane:
             self._waits_since = now
             self._unanswered = 0
             if silent:
-                self._limiter.overlook(ticket)
+                self._silence_ends(ticket, bad=outcome.is_bad)
             if silent and not outcome.is_bad:
                 self._give_up_before(ticket, now)
         else:
@@ -244,7 +246,9 @@ class Lane:
                 self._ramp += 1
                 if self._ramp >= self._limiter.concurrency:
                     self._ramp = math.inf
-            self._limiter.accepted(ticket, now, latency, self.ceiling)
+            if ticket.seq > self._quiet_seq:
+                self._learns = True
+                self._limiter.accepted(ticket, now, latency, self.ceiling)
             self._judge(ticket, now, failed=False)
             if self._down and not self._breaker.is_open:
                 self._down = False
@@ -287,6 +291,16 @@ class Lane:
             return True
         self._idle_since = now
         return self._live.pop(ticket.seq, None) is not None
+
+    def _silence_ends(self, ticket: Ticket, *, bad: bool) -> None:
+        """How long they sat through it says nothing of the requests that were under way.
+
+        Unless nothing was learned since the silence before: then the site has become slow.
+        """
+        if self._learns:
+            self._learns = False
+            self._quiet_seq = self._limiter.last_seq
+        self._limiter.overlook(ticket.seq - 1 if bad else max(ticket.seq - 1, self._quiet_seq))
 
     def _give_up_before(self, ticket: Ticket, now: float) -> None:
         """What was sent before this one was lost in a silence that is over."""

@@ -311,9 +311,9 @@ class Limiter:
 
     # -- failures --------------------------------------------------------------------------
 
-    def overlook(self, ticket: Ticket) -> None:
-        """Learn nothing from requests that were sent before this one."""
-        self._cut_seq = max(self._cut_seq, ticket.seq - 1)
+    def overlook(self, seq: int) -> None:
+        """Cut for nothing that was sent up to this request."""
+        self._cut_seq = max(self._cut_seq, seq)
 
     def lost(self, ticket: Ticket, now: float) -> None:
         """A request was never answered; when many are not, send a quarter less a round trip."""

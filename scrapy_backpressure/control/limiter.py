@@ -89,8 +89,8 @@ class Limiter:
         self.has_cut = seen is not None
         """Whether anything was refused or lost: before, the caps are only what was tried."""
         self._guessing = seen is None
-        self._fresh = 0
-        self._strikes = 0
+        self._fresh = self._strikes = 0
+        self._void = 0  # requests since the cut that were never sent
         self._cost = 0.0
         self._lost = 0.0
         self._outages = Outages()
@@ -124,8 +124,9 @@ class Limiter:
         return ticket
 
     def cancelled(self, ticket: Ticket) -> None:
-        """Give the pace of one request back."""
+        """Give the pace of one request back: it was never sent."""
         self._pacer.take_back(ticket)
+        self._void += ticket.seq > self._cut_seq
 
     def paused(self, seconds: float, *, longer: float) -> None:
         """The site asked for a pause, which made the one under way so much ``longer``."""
@@ -162,11 +163,10 @@ class Limiter:
         ):
             self._held_out()
         self._follow(ceiling)
-        if not self._by_rate:
-            unqueued = self._queue.accepted(ticket.load, latency)
-            if unqueued is not None:
-                self._good = min(unqueued, self.concurrency)
-                self._hold(now)
+        unqueued = None if self._by_rate else self._queue.accepted(ticket.load, latency)
+        if unqueued is not None:
+            self._good = min(unqueued, self.concurrency)
+            self._hold(now)
 
     def _held_out(self) -> None:
         """What is good was held without a refusal."""
@@ -198,11 +198,10 @@ class Limiter:
         if ticket.seq <= self._cut_seq:
             self._refused_with_others(ticket)
             return False
-        first_cut = not self.has_cut
-        self.has_cut = True
-        passed = ticket.seq - self._cut_seq - 1
+        first_cut, self.has_cut = not self.has_cut, True
+        passed = max(0, ticket.seq - self._cut_seq - 1 - self._void)
         self._rates.pending = max(0, passed - self._fresh)
-        self._cut_seq = self.last_seq
+        self._cut_seq, self._void = self.last_seq, 0
         low = self._strikes >= 2
         if not self._by_rate:  # where nothing was held yet, others under way speak for a bucket
             low = ticket.load <= (max(1, self.concurrency / 2) if self._held[1] < math.inf else 1)
@@ -313,7 +312,8 @@ class Limiter:
 
     def overlook(self, seq: int) -> None:
         """Cut for nothing that was sent up to this request."""
-        self._cut_seq = max(self._cut_seq, seq)
+        if seq > self._cut_seq:
+            self._cut_seq, self._void = seq, 0
 
     def lost(self, ticket: Ticket, now: float) -> None:
         """A request was never answered; when many are not, send a quarter less a round trip."""
@@ -321,7 +321,7 @@ class Limiter:
         if ticket.seq <= self._cut_seq or self._lost < MANY_LOST:
             return
         self._remember()
-        self._cut_seq = self.last_seq
+        self._cut_seq, self._void = self.last_seq, 0
         self.has_cut = True
         self._by_rate, good = self.caps
         self._start = None
@@ -352,7 +352,7 @@ class Limiter:
         self._guessing = False
         self._by_rate, self._good = caps
         self._strikes = 0
-        self._cut_seq = self.last_seq
+        self._cut_seq, self._void = self.last_seq, 0
         if starting and not self._by_rate:
             self._begin(self._good, rate=self.load)
             return

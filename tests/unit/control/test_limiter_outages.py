@@ -40,6 +40,16 @@ def test_refusals_with_nothing_accepted_between_are_counted() -> None:
     assert drive.limiter.starved == 3
 
 
+def test_requests_that_were_never_sent_hide_no_fruitless_try() -> None:
+    drive = Drive(start=2)
+    drive.silence(1)
+    for _ in range(3):
+        for ticket in drive.send(2):
+            drive.limiter.cancelled(ticket)
+        drive.silence(1)
+    assert drive.limiter.starved == 3
+
+
 def test_an_accept_ends_the_count_of_fruitless_tries() -> None:
     drive = Drive(start=2)
     drive.silence(3)

@@ -314,7 +314,8 @@ class DurableScheduler(SlotTurns, BaseScheduler):
                 if fingerprints:
                     self._store.see(sorted(stock.fingerprints()))
                 # A kill may have come between the commit and the renaming.
-                if stock.has_requests and stock.written != totals.taken_over:
+                known = stock.written == totals.taken_over != 0
+                if stock.has_requests and not known:
                     self._take_over_requests(stock)
                     totals.taken_over = stock.written
         except Exception as error:

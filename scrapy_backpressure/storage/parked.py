@@ -124,7 +124,11 @@ class ParkedRequests:
 
     def _count(self) -> None:
         self._slots = Counter(
-            dict(self.database.read("SELECT slot, count(*) FROM parked WHERE due >= 0 GROUP BY slot"))
+            dict(
+                self.database.read(
+                    "SELECT slot, count(*) FROM parked WHERE due >= 0 GROUP BY slot"
+                )
+            )
         )
         self._length = sum(self._slots.values())
         last: int | None = self.database.read("SELECT max(id) FROM parked").fetchone()[0]

@@ -317,7 +317,8 @@ def test_request_whose_fetch_the_end_of_the_process_cancels_has_not_ended(run) -
     request = ours.scheduler.next_request()
     accounts = ours.extension.accounts
     accounts.fetch_started(request)
-    accounts.fetch_ended(request, Failure(asyncio.CancelledError()))
+    cancelled = Failure(asyncio.CancelledError())  # type: ignore[no-untyped-call]
+    accounts.fetch_ended(request, cancelled)
     assert not accounts.ledger.dead
     assert accounts.end_of(request) is None
     assert run().paths() == ["1"]

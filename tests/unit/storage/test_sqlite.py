@@ -142,7 +142,9 @@ class TestOrder:
             if operation[0] == "pop":
                 _, now, limit = operation
                 expected = sorted(entry for entry in model if entry[0] <= now)[:limit]
-                assert data_of(parked.pop_due(now, limit)) == [b"%d" % entry[1] for entry in expected]
+                assert data_of(parked.pop_due(now, limit)) == [
+                    b"%d" % entry[1] for entry in expected
+                ]
                 model = [entry for entry in model if entry not in expected]
             elif operation[0] == "commit":
                 parked.database.commit()
@@ -374,7 +376,7 @@ def test_commit_that_fails_is_tried_again_after_a_second_and_ever_later(path, mo
     monkeypatch.setattr(sqlite, "monotonic", lambda: float(now))
     with monkeypatch.context() as broken:
         broken.setattr(database.totals, "save", fail)
-        for now in range(200):
+        for now in range(200):  # noqa: B007 - it is the time that monotonic() tells
             database.write_in_time()
         assert tries == [0, 1, 3, 7, 15, 31, 63, 123, 183]
     assert database.write()

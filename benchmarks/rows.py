@@ -273,7 +273,7 @@ def rows(*, quick: bool = False) -> list[Row]:
         _stepped(2600 // part, part),
         _queueing(1000 // part),
         _hole(1200 if part == 1 else 600),  # the hole has to lie inside
-        _random_503(4000 // part),
+        _random_503(8000 // part),
         _stalled("stalled", AT_ONCE, 300 // part, 24 // part),
         _stalled("stalled8", 8, 240 // part, 10 // part),
         _broad(2000 // part),

@@ -80,6 +80,7 @@ class Admission:
         self._seen: OrderedDict[tuple[str, str | None], tuple[Caps | None, float]] = OrderedDict()
         self.flights: dict[Request, Flight] = {}
         self.queues: list[SlotQueue] = []
+        self._found_ready: tuple[Lane | None, float] = (None, 0.0)  # asked again at once
         self.closing = False
         self.learning = False
         """Whether ConcurrencyMiddleware says of each answer what it means. If it does not, lanes
@@ -181,6 +182,8 @@ class Admission:
         if len(lanes) == 1:  # nearly always, and asked for each request
             (lane,) = lanes
             ready = self.turn_at(slot, lane, now)
+            if ready <= now:
+                self._found_ready = (lane, now)
         else:
             ready = min((self.turn_at(slot, lane, now) for lane in lanes), default=math.inf)
         if ready > now and self.hopeless(slot, now):
@@ -198,7 +201,8 @@ class Admission:
         lane = slot.lanes.get(_proxy_of(request))
         if lane is None:
             lane = min(slot.lanes.values(), key=lambda lane: lane.ready_at(now))
-        if self.turn_at(slot, lane, now) <= now:
+        if self._found_ready == (lane, now) or self.turn_at(slot, lane, now) <= now:
+            self._found_ready = (None, 0.0)
             self._reserve(flight, lane, now)
         else:  # it was another lane of the slot that is ready: it waits in the middleware
             flight.hopeless = self.hopeless(slot, now)
@@ -221,13 +225,19 @@ class Admission:
             flight.delayed = (before, slot.next_at)
 
     def lost_its_turn(self, flight: Flight, now: float) -> bool:
-        """Whether the place of *flight* was for an earlier time.
+        """Whether the place of *flight* was for an earlier time, or another slot or proxy.
 
         A middleware held it up (for robots.txt, say). Places that were given out one by one
         would be used in a burst, or although the site has asked for a pause since.
         """
-        assert flight.lane is not None
-        return now - flight.reserved_at > _TURN_LASTS or flight.lane.paused_until > now
+        lane, slot = flight.lane, flight.slot
+        assert lane is not None
+        return (
+            now - flight.reserved_at > _TURN_LASTS
+            or lane.paused_until > now
+            or lane is not slot.lanes.get(flight.request.meta.get("proxy"))
+            or slot.key != self.slot_key(flight.request)
+        )
 
     def departed(self, flight: Flight, now: float) -> None:
         """*flight* goes to the site now."""
@@ -312,6 +322,8 @@ class Admission:
             if outcome is not verdict.outcome:
                 verdict = replace(verdict, outcome=outcome)
             self._free(flight)
+            if verdict.outcome.is_bad:  # what has grown is shown when it is used
+                self._mirror(slot)
         return verdict
 
     def release(self, flight: Flight) -> None:
@@ -328,7 +340,6 @@ class Admission:
         flight.ticket = None
         slot.unsent.discard(flight)
         self._count(slot, -1)
-        self._mirror(slot)
         if slot.waiters:
             self._serve(slot)
         self._wake_queues(slot)  # they may wait for another lane than the waiters do

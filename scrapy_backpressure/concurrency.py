@@ -64,8 +64,8 @@ class ConcurrencyMiddleware:
         self._shorten_robotstxt(request)
         if flight.ticket is None or history.DUE in request.meta:
             return self._wait(flight)
-        _, lane, now = self._way(request)
-        if flight.lane is not lane or self._admission.lost_its_turn(flight, now):
+        now = self._clock.now()
+        if self._admission.lost_its_turn(flight, now):
             return self._wait(flight)
         self._admission.departed(flight, now)
         return None

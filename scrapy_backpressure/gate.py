@@ -176,10 +176,8 @@ class StartGateMiddleware:
         if slot is None:
             return False
         now = self._extension.clock.now()
-        bad = (
-            slot.bad_share(now) > self._extension.config.error_rate
-            or slot.paused_until - now > _LONG_PAUSE
-            or all(lane.breaker_open for lane in slot.lanes.values())
+        bad = slot.bad_share(now) > self._extension.config.error_rate or not slot.may_send_within(
+            _LONG_PAUSE, now
         )
         return bad and bool(
             slot.in_flight

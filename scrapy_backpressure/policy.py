@@ -363,9 +363,8 @@ def _add_body_weights(evidence: Evidence, weights: dict[str, int]) -> None:
     status = evidence.status
     if evidence.accepted:
         types = evidence.headers.get("content-type")
-        if (types and "html" not in types[0].lower()) or not evidence.body:
+        if (types and "html" not in types[0].lower()) or not (text := evidence.lowered):
             return
-        text = evidence.lowered
         for mark, vendor, weight in markers.SUCCESS_MARKS:
             if mark in text:
                 _add(weights, vendor, weight)

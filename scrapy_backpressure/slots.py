@@ -86,13 +86,22 @@ class Slot:
     @property
     def concurrency(self) -> int:
         """Requests that may be in flight at once over all lanes."""
-        total = sum(lane.concurrency for lane in self.lanes.values())
+        total = 0.0
+        for lane in self.lanes.values():  # nearly always one, and asked for each request
+            total += lane.concurrency
         return max(1, min(self.limits.concurrency, round(total)))
 
     @property
     def paused_until(self) -> float:
         """Until when no lane may send anything; in the past or 0.0 if one may."""
         return min((lane.closed_until for lane in self.lanes.values()), default=0.0)
+
+    def may_send_within(self, seconds: float, now: float) -> bool:
+        """Whether some lane is neither paused for longer nor waits for its breaker."""
+        for lane in self.lanes.values():
+            if not lane.breaker_open and lane.closed_until - now <= seconds:
+                return True
+        return False
 
     def answered(self, now: float, *, bad: bool) -> None:
         """An answer came, or none."""

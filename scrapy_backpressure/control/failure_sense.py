@@ -152,16 +152,17 @@ class FailureSense:
             return self._doubt(seq, load, last_seq, failed)
         if self._share_before:
             return self._judge_trial(load, last_seq, failed)
-        usual = self._explained(alert=growing and quick) if self._served else 1
-        if failed and self._failed > usual:
+        if failed and self._failed > self._usual_failures(alert=growing and quick):
             self._enough = ENOUGH * load
             return self._begin_trial(load, last_seq)
         if self._count >= BLOCK:
             self._learn_noise(growing=growing)
         return Move.NOTHING
 
-    def _explained(self, *, alert: bool) -> float:
+    def _usual_failures(self, *, alert: bool) -> float:
         """How many of the answers may have failed as usual."""
+        if not self._served:
+            return 1
         noise = self._noise_failed / self._noise_count
         if alert:
             noise = max(noise, USUAL)  # the little that is known so far proves no less

@@ -25,10 +25,11 @@ class Outcome(str, Enum):
     NEUTRAL = "neutral"
     """Says nothing about pace or health: 404, redirect, cached answer."""
 
-    @property
-    def is_bad(self) -> bool:
-        """Whether the attempt brought nothing that the spider could use."""
-        return self not in (Outcome.ACCEPTED, Outcome.NEUTRAL)
+    is_bad: bool
+    """Whether the attempt brought nothing that the spider could use."""
+
+    def __init__(self, word: str) -> None:
+        self.is_bad = word not in ("accepted", "neutral")
 
 
 @dataclass(frozen=True, slots=True)

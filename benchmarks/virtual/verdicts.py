@@ -20,7 +20,9 @@ SHARES = {"goodput", "refused", "refused_late", "least_share"}
 """Figures that are told as percentages."""
 BETTER_GOODPUT = 0.005
 BETTER_REFUSED = 0.0005
-"""By how much a comparison has to be better to count as better."""
+"""By how much a comparison has to be better to count as better ..."""
+OF_REFUSED = 0.01
+"""... and by this part of our refusals: of random failures chance brings so many more or less."""
 
 
 class Bar(Protocol):
@@ -139,7 +141,7 @@ def rivals(ours: Row, others: Iterable[Row]) -> tuple[list[Verdict], list[str]]:
     for row in others:
         mine, its = ours.of_first(len(row.runs)).median, row.median
         more = its.goodput - mine.goodput > BETTER_GOODPUT
-        fewer = mine.refused - its.refused > BETTER_REFUSED
+        fewer = mine.refused - its.refused > max(BETTER_REFUSED, OF_REFUSED * mine.refused)
         goodput, refused = f"{its.goodput:.1%}", f"{its.refused:.2%}"
         if more and fewer:
             text = (

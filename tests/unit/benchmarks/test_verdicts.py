@@ -99,6 +99,12 @@ def test_a_comparison_that_is_better_in_both_is_a_miss(
     assert not any(verdict.kept for verdict in both)
 
 
+def test_among_very_many_random_failures_a_few_less_are_chance() -> None:
+    ours = row(refused=0.4020)
+    assert rivals(ours, [row("cubic", goodput=1.4, refused=0.4012)])[0] == []
+    assert rivals(ours, [row("cubic", goodput=1.4, refused=0.39)])[0] != []
+
+
 def test_a_comparison_with_fewer_seeds_is_compared_on_those() -> None:
     runs = [replace(FIGURES, goodput=goodput) for goodput in (0.99, 0.5, 0.5)]
     ours = summary("site", "ours", runs)

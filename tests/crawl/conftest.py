@@ -109,18 +109,22 @@ def _read_lines(paths: Iterable[Path]) -> list[Any]:
     return lines
 
 
-def _wait_until(process: subprocess.Popen[bytes], when: When, opened: Path, ends: float) -> None:
-    """Wait for *when* (seconds after the spider opened, or a condition) or the process's end."""
+def _wait_until(process: subprocess.Popen[bytes], when: When, opened: Path, ends: float) -> bool:
+    """Wait for *when* (seconds after the spider opened, or a condition) or the process's end.
+
+    Whether one of them came in time.
+    """
     opened_at: float | None = None
     while process.poll() is None and time.monotonic() < ends:
         if opened_at is None and opened.exists():
             opened_at = time.monotonic()
         if callable(when):
             if when():
-                return
+                return True
         elif opened_at is not None and time.monotonic() >= opened_at + when:
-            return
+            return True
         time.sleep(0.02)
+    return process.poll() is not None
 
 
 @pytest.fixture
@@ -195,9 +199,11 @@ def crawl(tmp_path: Path) -> Callable[..., CrawlResult]:
                     (kill_after, signal.SIGKILL),
                 )
                 for when, number in plan:
-                    if when is not None:
-                        _wait_until(process, when, place / "opened", ends)
-                        process.send_signal(number)
+                    if when is None:
+                        continue
+                    if not _wait_until(process, when, place / "opened", ends):
+                        raise subprocess.TimeoutExpired(process.args, timeout)
+                    process.send_signal(number)
                 process.wait(max(0.1, ends - time.monotonic()))
             except subprocess.TimeoutExpired:
                 overtime = True

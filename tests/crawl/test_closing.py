@@ -216,10 +216,20 @@ def test_what_was_queued_is_in_the_dead_letters_before_a_slow_end(
         files = tmp_path.glob("crawl/dead_letters/*.jsonl")
         return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
 
+    started = tmp_path / "crawl" / "started"
+    source = f"""{PAGES}
+class Telling(Pages):
+    name = "telling"
+
+    async def start(self):
+        async for request in super().start():
+            yield request
+        open("started", "w").close()
+    """
     result = crawl(
-        PAGES,
+        source,
         args={"base": where.url(""), "count": 60},
-        sigint_after=lambda: where.stats()["hits"] >= 1,
+        sigint_after=lambda: started.exists() and where.stats()["hits"] >= 1,
         kill_after=lambda: letters() >= 40,  # what is under way will not end soon
         timeout=30,
     )
@@ -229,7 +239,7 @@ def test_what_was_queued_is_in_the_dead_letters_before_a_slow_end(
 def test_interrupted_crawl_with_a_jobdir_goes_on_in_the_next_run(
     site: Sites, crawl: Crawls
 ) -> None:
-    where = site(latency=0.2, faults=[later_once("/page/[0-2]", 2)])
+    where = site(latency=0.2, faults=[later_once("/page/[6-8]", 2)])
     settings = {"JOBDIR": "job", "BACKPRESSURE_QUEUE_HIGH": 200}
     args = {"base": where.url(""), "count": 60}
     first = crawl(

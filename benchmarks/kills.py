@@ -68,15 +68,13 @@ class Kill:
     second: float
     done: int
     at_risk: int
-    pending: int
-    leased: int
+    queued: int
     parked: int
 
     def __str__(self) -> str:
         return (
             f"    after {self.second:>5.2f} s: {self.done} done, {self.at_risk} in flight or not "
-            f"committed; in the file: {self.pending} pending, {self.leased} leased, "
-            f"{self.parked} parked"
+            f"committed; in the file: {self.queued} queued or leased, {self.parked} parked"
         )
 
 
@@ -174,8 +172,7 @@ class _Crawl:
             open_paths: set[str] = set()
             counts: Counter[str] = Counter()
             for kind, data in db.execute(
-                "SELECT iif(leased, 'leased', 'pending'), data FROM requests "
-                "UNION ALL SELECT 'parked', data FROM parked"
+                "SELECT 'queued', data FROM requests UNION ALL SELECT 'parked', data FROM parked"
             ):
                 counts[kind] += 1
                 open_paths.add(pickle.loads(data)["url"].removeprefix(base))
@@ -230,21 +227,14 @@ def kill_and_resume(spider: str, rng: random.Random, *, kills: int, pages: int =
                 break  # it was faster
             hits, bad = crawl.hits()
             if not Path(folder, "job", "backpressure.sqlite").exists():
-                result.kills.append(Kill(second, 0, 0, 0, 0, 0))
+                result.kills.append(Kill(second, 0, 0, 0, 0))
                 continue
             done, counts = crawl.done(hits)
             fetched = hits - bad
             at_risk = sum(fetched[path] > before[path] for path in set(hits) - done)
             before = fetched
             result.kills.append(
-                Kill(
-                    round(second, 2),
-                    len(done),
-                    at_risk,
-                    counts["pending"],
-                    counts["leased"],
-                    counts["parked"],
-                )
+                Kill(round(second, 2), len(done), at_risk, counts["queued"], counts["parked"])
             )
             for path in done:
                 never_again.setdefault(path, hits[path])

@@ -16,6 +16,7 @@ from scrapy_backpressure import _scrapy
 from scrapy_backpressure.extension import extension_of
 from scrapy_backpressure.scheduling import SlotTurns
 from scrapy_backpressure.settings import BackpressureSettings
+from scrapy_backpressure.storage.codec import is_plain
 from scrapy_backpressure.storage.pending import LAST, PendingRequests
 from scrapy_backpressure.storage.stock import StockJobdir
 from scrapy_backpressure.storage.totals import MOVED
@@ -192,6 +193,8 @@ class DurableScheduler(SlotTurns, BaseScheduler):
             urgency=-request.priority,
             rank=rank,
             fingerprint=fingerprint,
+            # One that shares objects with the spider must not depend on how long it waited.
+            keep=request if is_plain(request) else None,
         )
         return True
 
@@ -227,7 +230,7 @@ class DurableScheduler(SlotTurns, BaseScheduler):
         try:
             if not row.is_whole:
                 raise ValueError("its bytes are damaged")
-            request = self._coder.decode(row.data)
+            request: Request = row.kept or self._coder.decode(row.data)
         except Exception as error:  # whatever a changed spider makes of old data
             # It stays leased: the next run may have the spider that can read it.
             self._books.unreadable(error, queued=True, stays=self._database.persistent)

@@ -29,11 +29,10 @@ _REQUESTS = (
     slot TEXT NOT NULL,
     urgency INTEGER NOT NULL,
     rank INTEGER NOT NULL,
-    leased INTEGER NOT NULL,
     data BLOB NOT NULL,
     checksum INTEGER NOT NULL
 )""",
-    "CREATE INDEX requests_turn ON requests (leased, slot, urgency, rank)",
+    "CREATE INDEX requests_turn ON requests (slot, urgency, rank)",
     "CREATE TABLE seen (fingerprint BLOB PRIMARY KEY) WITHOUT ROWID",
     "CREATE TABLE totals (name TEXT PRIMARY KEY, count INTEGER NOT NULL) WITHOUT ROWID",
 )

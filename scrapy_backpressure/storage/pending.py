@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 from scrapy_backpressure.storage.totals import MOVED
@@ -13,17 +14,24 @@ if TYPE_CHECKING:
 
     from scrapy_backpressure.storage.sqlite import Database
 
-_INSERT = "INSERT INTO requests VALUES (?, ?, ?, ?, 0, ?, ?)"
+_INSERT = "INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?)"
 _SEE = "INSERT OR IGNORE INTO seen VALUES (?)"
 _FIND = "SELECT 1 FROM seen WHERE fingerprint = ?"
-_NEXT = """SELECT id, data, checksum FROM requests
-WHERE leased = 0 AND slot = ? AND (urgency, rank) < (?, ?)
-ORDER BY urgency, rank LIMIT 1"""
-_ALL = "FROM requests WHERE leased = 0 AND id >= ? ORDER BY slot, urgency, rank LIMIT ?"
+_NEXT = """SELECT urgency, rank, id, data, checksum FROM requests
+WHERE slot = ? AND (urgency, rank) >= (?, ?) ORDER BY urgency, rank LIMIT ?"""
+_REST = "SELECT id, slot, data FROM requests WHERE id >= ? ORDER BY slot, urgency, rank LIMIT ?"
 
 _LIMIT = 2**62
-LAST = (_LIMIT, _LIMIT)
-"""A place in the line of a slot behind all others."""
+Place = tuple[int, int]
+"""Urgency and rank: where a request stands in the line of its slot."""
+FIRST: Place = (-_LIMIT, -_LIMIT)
+LAST: Place = (_LIMIT, _LIMIT)
+"""Places before and behind all others."""
+
+_BATCH = 32
+"""Requests of a slot that are read at once; twice as many are kept in memory."""
+_MOST_CACHED = 2048
+"""Requests of all slots that are kept in memory."""
 
 
 class Row(NamedTuple):
@@ -31,17 +39,34 @@ class Row(NamedTuple):
 
     id: int
     data: bytes
+    """Empty where there is something *kept*."""
     is_whole: bool
     """Whether the bytes are those that were written."""
+    kept: Any = None
+    """What was pushed with it, if it has not been forgotten since."""
+
+
+class _Head:
+    """The first requests of a slot, in memory as well as in the file."""
+
+    __slots__ = ("floor", "line")
+
+    def __init__(self, floor: Place) -> None:
+        self.floor = floor
+        """What waits before this place is here; what waits from it on is in the file alone."""
+        self.line: list[tuple[int, int, Row]] = []
+        """Urgency, rank and request, the first one to go first."""
 
 
 class PendingRequests:
     """Requests of *database* that wait for their turn, as bytes, and those that are leased.
 
-    A request is leased until its page is done. What is leased when the database is opened belongs
-    to a run that was killed, and waits again.
+    A leased request stays in the file until its page is done, so that the next run finds it
+    waiting again, however this one ends.
 
-    In each slot the smallest ``(urgency, rank)`` goes first; no two are equal.
+    In each slot the smallest ``(urgency, rank)`` goes first; no two are equal. The first few of
+    each slot are in memory as well, so that a request which does not wait for long is written
+    once, and never read.
     """
 
     def __init__(self, database: Database) -> None:
@@ -49,9 +74,9 @@ class PendingRequests:
         self._length = 0
         self.slots: Counter[str] = Counter()
         """How many wait, by slot."""
-        if database.read("SELECT 1 FROM requests WHERE leased = 1 LIMIT 1").fetchone():
-            with database.operation():
-                database.change("UPDATE requests SET leased = 0 WHERE leased = 1")
+        self._leased: set[int] = set()
+        self._heads: dict[str, _Head] = {}
+        self._cached = 0
         database.counted(self._count)
 
     @property
@@ -72,8 +97,11 @@ class PendingRequests:
         urgency: int,
         rank: int,
         fingerprint: bytes | None = None,
+        keep: Any = None,
     ) -> None:
         """Keep *data* under the id *number*, and remember *fingerprint* as seen: both, or none.
+
+        *keep*: what the row may come with when it is handed out, to spare decoding it.
 
         Raises:
             sqlite3.Error: it could not be kept, as when the disk is full.
@@ -87,24 +115,61 @@ class PendingRequests:
         self.database.totals.entered()
         self._length += 1
         self.slots[slot] += 1
+        head = self._heads.get(slot)
+        if head is None:
+            head = self._heads[slot] = _Head(LAST)
+        if (urgency, rank) < head.floor:
+            row = Row(number, data if keep is None else b"", True, keep)
+            self._cache(head, (urgency, rank, row))
 
-    def lease(self, slot: str, before: tuple[int, int] = LAST) -> Row | None:
+    def _cache(self, head: _Head, entry: tuple[int, int, Row]) -> None:
+        insort(head.line, entry)
+        self._cached += 1
+        if len(head.line) > 2 * _BATCH:
+            self._cut(head, _BATCH)
+        elif self._cached > _MOST_CACHED:
+            self._cut(head, 0)
+
+    def _cut(self, head: _Head, left: int) -> None:
+        """Leave the first *left* in memory."""
+        head.floor = head.line[left][:2]
+        self._cached -= len(head.line) - left
+        del head.line[left:]
+
+    def lease(self, slot: str, before: Place = LAST) -> Row | None:
         """Hand out the first request of *slot*; None if it is not *before* that place.
 
         Raises:
-            sqlite3.Error: it could not be read, or it could not be noted that it is leased.
+            sqlite3.Error: it could not be read.
         """
         if not self.slots.get(slot):
             return None
-        with self.database.operation():
-            row = self.database.read(_NEXT, (slot, *before)).fetchone()
-            if row is None:
-                if before == LAST:  # somebody else has changed the file
-                    self._length -= self.slots.pop(slot)
+        head = self._heads[slot]
+        if not head.line:
+            self._read_on(slot, head)
+            if not head.line:  # somebody else has changed the file
+                self._length -= self.slots.pop(slot)
+                del self._heads[slot]
                 return None
-            self.database.change("UPDATE requests SET leased = 1 WHERE id = ?", (row[0],))
+        if head.line[0][:2] >= before:
+            return None
+        row = head.line.pop(0)[2]
+        self._cached -= 1
+        self._leased.add(row.id)
         self._gone(slot)
-        return Row(row[0], row[1], crc32(row[1]) == row[2])
+        return row
+
+    def _read_on(self, slot: str, head: _Head) -> None:
+        batch = _BATCH if self._cached < _MOST_CACHED else 1
+        while not head.line and head.floor < LAST:
+            with self.database.operation(0):
+                rows = self.database.read(_NEXT, (slot, *head.floor, batch)).fetchall()
+            for urgency, rank, number, data, checksum in rows:
+                if number not in self._leased:
+                    row = Row(number, data, crc32(data) == checksum)
+                    head.line.append((urgency, rank, row))
+            head.floor = LAST if len(rows) < batch else (rows[-1][0], rows[-1][1] + 1)
+        self._cached += len(head.line)
 
     def finish(self, number: int, end: str | None) -> None:
         """End the lease of the request *number*: its page is done, and ended as *end* (a word of
@@ -118,14 +183,14 @@ class PendingRequests:
         """
         with self.database.operation(follows=True):
             found = self.database.change("DELETE FROM requests WHERE id = ?", (number,))
+        self._leased.discard(number)
         if found.rowcount:
             self.database.totals.left(end)
 
     def has_seen(self, fingerprint: bytes) -> bool:
         """Whether a request with *fingerprint* was kept, or passed to :meth:`see`."""
         with self.database.operation(0):
-            found = self.database.read("SELECT 1 FROM seen WHERE fingerprint = ?", (fingerprint,))
-            return found.fetchone() is not None
+            return self.database.read(_FIND, (fingerprint,)).fetchone() is not None
 
     def see(self, fingerprints: Iterable[bytes]) -> None:
         """Remember *fingerprints*. Many of them cost least in their order.
@@ -146,26 +211,33 @@ class PendingRequests:
         if not self._length:
             return []
         with self.database.operation(limit):
-            which = (first, limit)
-            popped = self.database.read(f"SELECT slot, data {_ALL}", which).fetchall()
-            self.database.change(f"DELETE FROM requests WHERE id IN (SELECT id {_ALL})", which)
+            rows = self.database.read(_REST, (first, limit + len(self._leased))).fetchall()
+            popped = [row for row in rows if row[0] not in self._leased][:limit]
+            for number, _, _ in popped:
+                self.database.change("DELETE FROM requests WHERE id = ?", (number,))
         self.database.totals.left(MOVED, len(popped))
-        for slot, _ in popped:
+        for _, slot, _ in popped:
+            head = self._heads[slot]
+            self._cached -= len(head.line)
+            head.line.clear()
+            head.floor = FIRST
             self._gone(slot)
-        return [data for _, data in popped]
+        return [data for _, _, data in popped]
 
     def _gone(self, slot: str) -> None:
         self._length -= 1
         self.slots[slot] -= 1
         if not self.slots[slot]:
-            del self.slots[slot]
+            del self.slots[slot], self._heads[slot]
 
     def _count(self) -> None:
-        self.slots = Counter(
-            dict(
-                self.database.read(
-                    "SELECT slot, count(*) FROM requests WHERE leased = 0 GROUP BY slot"
-                )
-            )
+        slots = Counter(
+            dict(self.database.read("SELECT slot, count(*) FROM requests GROUP BY slot"))
         )
-        self._length = sum(self.slots.values())
+        for number in self._leased:
+            for (slot,) in self.database.read("SELECT slot FROM requests WHERE id = ?", (number,)):
+                slots[slot] -= 1
+        self.slots = +slots
+        self._length = self.slots.total()
+        self._heads = {slot: _Head(FIRST) for slot in self.slots}
+        self._cached = 0

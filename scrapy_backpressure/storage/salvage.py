@@ -33,7 +33,7 @@ _TABLES = (
     _Table(
         "requests",
         "requests_turn",
-        {"slot": str, "urgency": int, "rank": int, "leased": int},
+        {"slot": str, "urgency": int, "rank": int},
     ),
 )
 

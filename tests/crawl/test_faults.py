@@ -170,7 +170,7 @@ def test_requests_that_are_lost_amid_a_run_do_not_keep_the_gate_closed(
             self.robbed = True
             database = self.crawler.get_extension(BackpressureExtension).database
             database.commit()
-            database.read("DELETE FROM requests WHERE leased = 0")
+            database.read("DELETE FROM requests")
             database._forget()  # as after a repair
     """
     settings = {**JOB, "BACKPRESSURE_QUEUE_HIGH": 20}

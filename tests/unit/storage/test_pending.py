@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scrapy_backpressure.storage import opening
+from scrapy_backpressure.storage import opening, pending
 from scrapy_backpressure.storage.parked import ParkedRequests
 from scrapy_backpressure.storage.pending import PendingRequests
 from scrapy_backpressure.storage.sqlite import Database
@@ -89,6 +89,8 @@ class TestLeases:
     def test_bytes_that_changed_on_disk_are_told(self, path):
         store = opened(path)
         push(store, 1)
+        store.database.close()
+        store = opened(path)
         store.database.read("UPDATE requests SET data = x'00'")
         row = store.lease("a")
         assert row is not None
@@ -102,6 +104,74 @@ class TestLeases:
         found = [*store.pop_all(2), *store.pop_all(2), *store.pop_all(2), *store.pop_all(2)]
         assert sorted(map(int, found)) == [1, 2, 3, 4, 5]
         assert len(store) == len(store.slots) == 0
+        store.database.close()
+
+
+class TestHeads:
+    """The first requests of each slot are in memory as well."""
+
+    @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["push", "push", "lease", "lease", "finish", "count", "pop_all"]),
+                st.sampled_from("ab"),
+                st.integers(-2, 2),
+                st.integers(0, 3),
+            ),
+            max_size=80,
+        )
+    )
+    def test_order_is_that_of_the_file_whatever_is_in_memory(self, monkeypatch, steps):
+        monkeypatch.setattr(pending, "_BATCH", 2)
+        monkeypatch.setattr(pending, "_MOST_CACHED", 5)
+        store = PendingRequests(Database(None))
+        waiting: dict[str, list[tuple[int, int, int]]] = {"a": [], "b": []}
+        leased: list[int] = []
+        for number, (step, slot, urgency, spread) in enumerate(steps, start=1):
+            if step == "push":
+                rank = number * (1 if spread % 2 else -1)
+                store.push(number, b"%d" % number, slot=slot, urgency=urgency, rank=rank)
+                waiting[slot] = sorted([*waiting[slot], (urgency, rank, number)])
+            elif step == "lease":
+                row = store.lease(slot)
+                expected = waiting[slot].pop(0)[2] if waiting[slot] else None
+                assert (None if row is None else row.id) == expected
+                if row is not None:
+                    assert int(row.data) == row.id
+                    leased.append(row.id)
+            elif step == "finish" and leased:
+                store.finish(leased.pop(spread % len(leased)), "handled")
+            elif step == "count":
+                store._count()
+            elif step == "pop_all":
+                popped = [int(data) for data in store.pop_all(spread)]
+                line = [number for slot in "ab" for _, _, number in waiting[slot]]
+                assert popped == line[:spread]
+                for name in "ab":
+                    waiting[name] = [entry for entry in waiting[name] if entry[2] not in popped]
+            assert store.slots == {name: len(line) for name, line in waiting.items() if line}
+            assert len(store) == sum(map(len, waiting.values()))
+            held = sum(len(head.line) for head in store._heads.values())
+            assert held == store._cached <= 5 + 2
+        store.database.close()
+
+    def test_what_was_kept_with_a_request_spares_reading_it(self, path):
+        store = opened(path)
+        store.push(1, b"1", slot="a", urgency=0, rank=1, keep="one")
+        row = store.lease("a")
+        assert row is not None
+        assert (row.id, row.kept) == (1, "one")
+        store.database.close()
+
+    def test_slots_without_number_do_not_fill_the_memory(self, path):
+        store = opened(path)
+        for number in range(1, 40_001):
+            push(store, number, slot=f"s{number % 20_000}")
+        assert store._cached <= pending._MOST_CACHED
+        for number in range(20_000):
+            assert store.lease(f"s{number}") is not None
+        assert store._cached <= pending._MOST_CACHED + pending._BATCH
         store.database.close()
 
 

@@ -392,6 +392,7 @@ class Limiter:
         self.concurrency = max(self.minimum, start.concurrency)
         if not growing:
             self._start = None
+            self._queue = start.queue
             self._by_rate = self.rate < math.inf
             self._good = self.rate if self._by_rate else self.concurrency
             self._hold(now)

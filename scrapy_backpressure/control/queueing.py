@@ -3,6 +3,8 @@
 By Little's law a site of fixed capacity answers each of n requests at once in a time that grows
 as n does. The mean latency at a reference concurrency is compared with that at a higher one; more
 than half of the growth that a full queue would show, and more than chance would, is a queue.
+How far to go back is told by the least latency that was seen at any reference, since the last one
+may have been with a queue already.
 
 Sources: J. Little (1961); B. Welford (1962) for the running variance; TCP Vegas for the idea.
 """
@@ -17,6 +19,10 @@ LEAST = 5
 """Answers on each side at least."""
 CERTAIN = 3.0
 """Standard errors by which the means differ at least."""
+DRIFT = 0.1
+"""Share of the way that the least latency follows a reference that is slower."""
+LEAST_BACK = 0.75
+"""What is left at least of what the last reference alone would leave."""
 
 
 class Sample:
@@ -45,13 +51,18 @@ class Sample:
 class QueueSense:
     """Compares latencies at two levels of concurrency; the lower is kept as reference."""
 
-    __slots__ = ("_concurrency", "_loads", "_reference", "_trial")
+    __slots__ = ("_base", "_concurrency", "_loads", "_reference", "_trial")
 
     def __init__(self, concurrency: float) -> None:
+        self._base = math.inf
+        self._reference = Sample()
         self.restart(concurrency)
 
     def restart(self, concurrency: float) -> None:
         """Take ``concurrency`` as the new reference."""
+        if self._reference.count >= LEAST:
+            mean = self._reference.mean
+            self._base = min(mean, self._base + DRIFT * max(0.0, mean - self._base))
         self._concurrency = concurrency
         self._reference = Sample()
         self._trial = Sample()
@@ -76,7 +87,8 @@ class QueueSense:
         error = math.sqrt(variance / trial.count + variance / reference.count)
         certain = longer * reference.mean > CERTAIN * error
         if certain and longer > 0.5 * (mean_load / self._concurrency - 1):
-            return mean_load / (1 + longer)
+            without = min(1.0, self._base / reference.mean)
+            return max(LEAST_BACK, without) * mean_load / (1 + longer)
         if trial.count >= max(2 * LEAST, 2 * mean_load):
             self.restart(mean_load)
             self._reference = trial

@@ -46,10 +46,10 @@ class SlowStart:
         "_most",
         "_most_rate",
         "_peak",
-        "_queue",
         "_since",
         "concurrency",
         "proven_rate",
+        "queue",
         "rate",
     )
 
@@ -71,7 +71,7 @@ class SlowStart:
         self._since = since
         self._peak = 0.0
         self._doubts = 0
-        self._queue = QueueSense(concurrency)
+        self.queue = QueueSense(concurrency)
 
     def accepted(self, ticket: Ticket, latency: float, ceiling: float) -> bool:
         """Grow; False when growing has stopped to help and this phase is over."""
@@ -88,7 +88,7 @@ class SlowStart:
             return False
         if self.concurrency >= self._most and self.rate >= self._most_rate:
             return False
-        unqueued = self._queue.accepted(ticket.load, latency)
+        unqueued = self.queue.accepted(ticket.load, latency)
         if unqueued is not None:
             self.concurrency = min(unqueued, self.concurrency)
         return unqueued is None

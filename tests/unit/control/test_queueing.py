@@ -55,6 +55,23 @@ def test_a_queue_is_told_with_what_is_served_as_fast_as_before() -> None:
     assert feed(sense, 12, 2.4 * LATENCY) == pytest.approx(5.0)
 
 
+def test_a_reference_with_a_queue_already_is_gone_back_behind() -> None:
+    sense = QueueSense(5)
+    feed(sense, 5, LATENCY)
+    sense.restart(6)
+    feed(sense, 6, 1.2 * LATENCY)
+    assert feed(sense, 9, 1.8 * LATENCY) == pytest.approx(5.0, rel=0.03)
+
+
+def test_a_site_that_has_become_slower_is_not_gone_back_from_for_ever() -> None:
+    sense = QueueSense(5)
+    feed(sense, 5, LATENCY)
+    for _ in range(40):
+        sense.restart(6)
+        feed(sense, 6, 3 * LATENCY)
+    assert feed(sense, 9, 4.5 * LATENCY) == pytest.approx(6.0, rel=0.03)
+
+
 def test_latency_that_stays_is_no_queue() -> None:
     sense = QueueSense(4)
     feed(sense, 4, LATENCY)

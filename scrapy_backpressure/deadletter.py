@@ -17,9 +17,11 @@ from scrapy import signals
 from scrapy.exceptions import NotConfigured
 from scrapy.exporters import CsvItemExporter, XmlItemExporter
 from scrapy.extensions.feedexport import FeedExporter
+from scrapy.utils.job import job_dir
 from scrapy.utils.python import without_none_values
 
 from scrapy_backpressure.history import HISTORY, KEPT_ATTEMPTS, PREFIX
+from scrapy_backpressure.kept_feeds import keep_if_not_stored
 from scrapy_backpressure.signals import request_dead_lettered
 from scrapy_backpressure.storage.codec import JsonRecord, clean_text, iso_time
 
@@ -188,9 +190,10 @@ class DeadLetterExporter(FeedExporter):
     ``backpressure/dead_letters/``, it takes its letters from the signal
     :data:`~scrapy_backpressure.signals.request_dead_lettered`, and it sends no signal.
 
-    A local file is flushed after every letter. A letter that cannot be written to a feed is logged
-    in full, as JSON, at ERROR level. In CSV and XML, which have no nested values, ``attempts``,
-    ``request`` and ``response`` are JSON text.
+    A local file is flushed after every letter. What goes elsewhere and cannot be stored when the
+    crawl ends is kept as a file in the JOBDIR, or in the working directory. A letter that cannot
+    be written to a feed is logged in full, as JSON, at ERROR level. In CSV and XML, which have no
+    nested values, ``attempts``, ``request`` and ``response`` are JSON text.
     """
 
     crawler: Crawler
@@ -233,6 +236,12 @@ class DeadLetterExporter(FeedExporter):
         crawler.signals.connect(exporter.close_spider, signals.spider_closed)
         crawler.signals.connect(exporter.export, request_dead_lettered)
         return exporter
+
+    def _get_storage(self, uri: str, feed_options: dict[str, Any]) -> Any:
+        storage = super()._get_storage(uri, feed_options)
+        folder = Path(job_dir(self.crawler.settings) or ".")
+        keep_if_not_stored(storage, folder, f"dead-letters.{feed_options['format']}")
+        return storage
 
     def open_spider(self, spider: Spider) -> None:
         feeds = self.feeds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -266,3 +267,34 @@ def test_letters_of_a_run_and_of_a_killed_one_after_it_are_in_one_file(
     found = [letter["request"]["url"] for letter in result.dead_letters]
     assert set(found[:3]) == set(pages(where, 3)["urls"])
     assert len(set(found)) >= 6
+
+
+def test_dead_letters_that_their_storage_refuses_are_kept_as_a_file(
+    site: Sites, crawl: Crawls
+) -> None:
+    where = site(faults=[{"status": 503}])
+    source = f"""{LISTED_PAGES}
+from scrapy.extensions.feedexport import BlockingFeedStorage
+
+class Refusing(BlockingFeedStorage):
+    def __init__(self, uri, *, feed_options=None):
+        pass
+
+    def _store_in_thread(self, file):
+        file.close()
+        raise OSError("access denied")
+    """
+    settings = {
+        "FEED_STORAGES": {"cloud": "spider_under_test.Refusing"},
+        "BACKPRESSURE_DEAD_LETTER_FEEDS": {"cloud://bucket/letters": {"format": "jsonlines"}},
+        "RETRY_TIMES": 0,
+    }
+    result = crawl(source, settings, args=pages(where, 3))
+    assert_sound(result, errors=True)
+    assert "access denied" in result.log
+    (kept,) = result.folder.glob("not-stored-*-dead-letters.jsonlines")
+    assert str(kept.name) in result.log
+    letters = [json.loads(line) for line in kept.read_text(encoding="utf-8").splitlines()]
+    assert sorted(letter["request"]["url"] for letter in letters) == sorted(
+        pages(where, 3)["urls"]
+    )

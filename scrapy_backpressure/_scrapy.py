@@ -6,12 +6,14 @@ change upstream has one place to be followed in.
 
 from __future__ import annotations
 
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from scrapy.http.request import NO_CALLBACK
 from scrapy.pqueues import _path_safe
 from scrapy.utils.httpobj import urlparse_cached
+from twisted.internet.defer import fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,7 +22,45 @@ if TYPE_CHECKING:
     from scrapy.core.downloader import Downloader
     from scrapy.core.engine import ExecutionEngine
     from scrapy.core.scheduler import BaseScheduler
+    from scrapy.http import Response
     from twisted.internet.defer import Deferred
+
+
+class AssignedSlot(str):
+    """The key of a download slot that nobody has set: the downloader's own choice.
+
+    The downloader writes the key into ``meta["download_slot"]`` of each request that it sends.
+    There it cannot be told from one that the user has set, and goes wherever the meta is copied.
+    """
+
+    __slots__ = ()
+
+    def __deepcopy__(self, memo: Any) -> AssignedSlot:
+        return self
+
+    def __reduce__(self) -> Any:  # on disk it is what the downloader would have written
+        return str, (str(self),)
+
+
+_TRIP_KEYS = ("download_latency", "download_timeout")
+"""Meta keys that Scrapy writes on the way of a request: with them comes the whole meta of it."""
+
+
+def assign_slot(request: Request, key: str) -> None:
+    """Have the downloader take the slot *key*, its own choice, so that it can be told apart."""
+    if request.meta.get("download_slot") is None:
+        request.meta["download_slot"] = AssignedSlot(key)
+
+
+def forget_assigned_slot(request: Request) -> None:
+    """Have the slot of a new request follow its URL, if all that speaks for another is a copy of
+    the meta of a request that was sent. One that is passed on by itself stays."""
+    key = request.meta.get("download_slot")
+    if type(key) is AssignedSlot:
+        if any(name in request.meta for name in _TRIP_KEYS):
+            del request.meta["download_slot"]
+        else:
+            request.meta["download_slot"] = str(key)
 
 
 class SlotLimits(NamedTuple):
@@ -116,22 +156,47 @@ def slot_folder(queue_key: str, slot: str) -> Path:
     return Path(queue_key, _path_safe(slot))
 
 
-def watch_enqueue(engine: ExecutionEngine, told: Callable[[Request, bool], None]) -> None:
+class Unqueued(Protocol):
+    """Requests that the scheduler cannot take, which are handed out before all others."""
+
+    def keep(self, request: Request, error: Exception) -> None: ...
+
+    def pop(self) -> Request | None: ...
+
+    def __len__(self) -> int: ...
+
+
+def watch_scheduler(
+    engine: ExecutionEngine, told: Callable[[Request, bool], None], unqueued: Unqueued
+) -> None:
     """Call *told* with each request that reaches the scheduler, and whether it was taken.
 
-    No signal tells that a handler of ``request_scheduled`` has kept a request from it.
+    No signal tells that a handler of ``request_scheduled`` has kept a request from it. A request
+    at which the scheduler raises goes to *unqueued*; the engine would lose it without a trace, and
+    end the crawl if it comes from ``start()``.
     """
     scheduler = scheduler_of(engine)
     if scheduler is None:
         return
-    enqueue = scheduler.enqueue_request
+    enqueue, next_request = scheduler.enqueue_request, scheduler.next_request
+    has_pending_requests = scheduler.has_pending_requests
 
     def watched(request: Request) -> bool:
-        taken = enqueue(request)
+        try:
+            taken = enqueue(request)
+        except Exception as error:
+            unqueued.keep(request, error)
+            taken = True
         told(request, bool(taken))
         return taken
 
     scheduler.enqueue_request = watched  # type: ignore[method-assign]
+    scheduler.next_request = (  # type: ignore[method-assign]
+        lambda: unqueued.pop() if unqueued else next_request()
+    )
+    scheduler.has_pending_requests = (  # type: ignore[method-assign]
+        lambda: bool(unqueued) or has_pending_requests()
+    )
 
 
 def watch_done(engine: ExecutionEngine, done: Callable[[Request], None]) -> None:
@@ -203,17 +268,52 @@ def watch_fetches(
 
     No signal tells how a fetch ended when a middleware answered, redirected or raised, so the
     method is wrapped on the instance, which works with any DOWNLOADER class. *ended* gets the
-    Response, Request or Failure before the engine does.
+    Response, Request or Failure before the engine does. What *started* raises is how the fetch
+    ends.
     """
     fetch = downloader.fetch
 
     def watched(request: Request, *args: Any, **kwargs: Any) -> Deferred[Any]:
-        started(request)
-
         def tell(result: Any) -> Any:
             ended(request, result)
             return result
 
+        try:
+            started(request)
+        except Exception:
+            return fail().addBoth(tell)
         return fetch(request, *args, **kwargs).addBoth(tell)
 
     downloader.fetch = watched  # type: ignore[method-assign]
+
+
+def wrap_process_response(
+    downloader: Downloader,
+    kind: type,
+    around: Callable[[Callable[..., Any], Request, Response], Any],
+) -> None:
+    """Call *around* in the place of ``process_response`` of each middleware that is a *kind*.
+
+    It gets that method, the request and the response. The manager keeps bound methods in
+    ``middleware.methods``, so nothing that is put on an instance later would be called.
+    """
+    manager: Any = downloader.middleware
+    methods = manager.methods["process_response"]
+    takes_spider: set[Any] = getattr(manager, "_mw_methods_requiring_spider", set())
+    for index, method in enumerate(methods):
+        if isinstance(getattr(method, "__self__", None), kind):
+            methods[index] = wrapped = _wrapped(method, around)
+            if method in takes_spider:
+                takes_spider.add(wrapped)
+
+
+def _wrapped(
+    method: Callable[..., Any], around: Callable[[Callable[..., Any], Request, Response], Any]
+) -> Callable[..., Any]:
+    @wraps(method)
+    def wrapped(request: Request, response: Response, **kwargs: Any) -> Any:
+        if not kwargs:
+            return around(method, request, response)
+        return around(lambda **own: method(**own, **kwargs), request, response)
+
+    return wrapped

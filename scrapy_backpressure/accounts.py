@@ -29,6 +29,40 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+
+class Unqueued:
+    """Requests that no queue can take, because of what the user has put into them.
+
+    Each is handed out at once, and its fetch ends with the error, so that its errback is called.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[Request, Exception] = {}
+        self._under_way: dict[Request, Exception] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, request: Request) -> bool:
+        return request in self._waiting
+
+    def keep(self, request: Request, error: Exception) -> None:
+        """Remember *request*, and the *error* at which it was not taken."""
+        self._waiting[request] = error
+
+    def pop(self) -> Request | None:
+        """Hand out the first one."""
+        for request, error in self._waiting.items():
+            del self._waiting[request]
+            self._under_way[request] = error
+            return request
+        return None
+
+    def error_of(self, request: Request) -> Exception | None:
+        """Why *request*, which was handed out, cannot be sent; None if it can."""
+        return self._under_way.pop(request, None) if self._under_way else None
+
+
 _CATEGORY = {"throttled": "retries", "stalled": "retries", "max_pause": "retries"}
 """Reasons that DEAD_LETTER_ON names by another word. ``shutdown`` is always on."""
 
@@ -43,6 +77,8 @@ class Accounts:
         self._clock = extension.clock
         self._admission = extension.admission
         self.ledger = Ledger()
+        self.histories = history.Histories()
+        self.unqueued = Unqueued()
         self.pending = 0
         """Requests in the scheduler."""
         self.answers = 0
@@ -94,15 +130,8 @@ class Accounts:
             else:
                 self.ledger.accepted += 1
             self._continuing = self._continued = None
-            try:
-                due = history.take_due(request)
-            except ValueError as error:
-                due = None
-                logger.warning(
-                    "%(request)s is sent at once: %(error)s",
-                    {"request": request, "error": error},
-                    extra={"spider": spider},
-                )
+            _scrapy.forget_assigned_slot(request)
+            due = self._take_due(request)
             if due is not None and due > self._clock.epoch():
                 self._park(request, due, spider)
                 if before is not None:
@@ -110,8 +139,21 @@ class Accounts:
                 raise IgnoreRequest("parked until it is due")
         self._offered[request] = before
 
+    def _take_due(self, request: Request) -> float | None:
+        try:
+            return history.take_due(request)
+        except ValueError as error:
+            logger.warning(
+                "%(request)s is sent at once: %(error)s",
+                {"request": request, "error": error},
+                extra={"spider": self._crawler.spider},
+            )
+            return None
+
     def enqueued(self, request: Request, accepted: bool) -> None:
         """A request reached the scheduler, which took it or refused it."""
+        if self.unqueued and self.ends is not None and request in self.unqueued:
+            self._totals.unsaved += 1
         before = self._offered.pop(request, None)
         if before is not None:
             self._note_end(before, MOVED if accepted else "dropped/dupefilter")
@@ -178,17 +220,33 @@ class Accounts:
     # -- through the downloader --------------------------------------------
 
     def fetch_started(self, request: Request) -> None:
-        """The downloader got a request."""
+        """The downloader got a request.
+
+        :raises Exception: it cannot be sent, because of what the user has put into it.
+        """
         flight = self._admission.flights.get(request)
+        error = self.unqueued.error_of(request)
         if flight is None:
+            if error is None:
+                _scrapy.forget_assigned_slot(request)
             # Not from a queue of ours. Without one, tell requests that passed the scheduler
             # from those that a component awaits by the callback they cannot have.
-            scheduled = not self._admission.queues and request.callback is not NO_CALLBACK
-            slot = self._admission.slot_of(request, now=self._clock.now())
+            scheduled = error is not None or (
+                not self._admission.queues and request.callback is not NO_CALLBACK
+            )
+            try:
+                slot = self._admission.slot_of(request, now=self._clock.now())
+            except Exception as problem:
+                error = error or problem
+                slot = self._admission.nowhere
             flight = self._admission.flights[request] = Flight(request, slot, scheduled)
         if flight.scheduled:
             self.pending -= 1
-            history.sent(request)
+        else:
+            flight.due = self._take_due(request)
+        self.histories.take(request)
+        if error is not None:
+            raise error
 
     def fetch_ended(self, request: Request, result: Response | Request | Failure) -> None:
         """The downloader is done with a request."""
@@ -196,7 +254,8 @@ class Accounts:
         if flight is None:
             return
         self._admission.release(flight)
-        flight.unmark(request)
+        if isinstance(result, Request):
+            self.histories.hand_on(request, result)
         if not flight.scheduled:
             return
         self.answers += 1
@@ -212,8 +271,7 @@ class Accounts:
     def _answered(self, flight: Flight, response: Response) -> None:
         request = flight.request
         if not self._admission.learning:
-            verdict = self._extension.policy.classify_response(request, response)
-            self._learn(flight, verdict.outcome)
+            self._learn(flight, self._extension.judge.verdict(flight, response).outcome)
         if flight.given_up and not self._spider_takes(request, response):
             self.dead_letter(request, flight.given_up, flight.verdict, flight.response)
         else:
@@ -223,15 +281,17 @@ class Accounts:
     def _failed(self, flight: Flight, error: Exception) -> None:
         request = flight.request
         if not self._admission.learning:
-            verdict = self._extension.policy.classify_exception(request, error)
-            self._learn(flight, verdict.outcome)
+            self._learn(flight, self._extension.judge.verdict(flight, error).outcome)
         if flight.given_up is None and isinstance(error, IgnoreRequest):
             self.ledger.dropped[type(error).__name__] += 1
             self._note_end(request, f"dropped/{type(error).__name__}")
             self._ended.add(request)
         else:
             reason = flight.given_up or "download_error"
-            self.dead_letter(request, reason, flight.verdict, flight.response, error)
+            # A verdict on what the site said tells nothing of what a middleware raised then.
+            known = flight.given_up or flight.judged is error
+            verdict = flight.verdict if known else None
+            self.dead_letter(request, reason, verdict, flight.response, error)
 
     def _learn(self, flight: Flight, outcome: Outcome) -> None:
         flight.slot.answered(self._clock.now(), bad=outcome.is_bad)
@@ -239,6 +299,8 @@ class Accounts:
     def _spider_takes(self, request: Request, response: Response) -> bool:
         """Whether HttpErrorMiddleware lets the spider have an answer that is no success."""
         settings, status = self._crawler.settings, response.status
+        if 200 <= status < 300:  # put by a middleware in the place of what was given up
+            return True
         if request.meta.get("handle_httpstatus_all") or settings.getbool("HTTPERROR_ALLOW_ALL"):
             return True
         allowed = request.meta.get("handle_httpstatus_list")
@@ -300,12 +362,14 @@ class Accounts:
             stats.inc_value(f"backpressure/given_up/{reason}")
             return
         try:
-            first = history.as_first_sent(request)
+            first = self.histories.as_first_sent(request)
+            past = self.histories.of(request)
             if error is not None and verdict is None:
                 attempt = history.attempt(first, self._clock, error=error)
-                first.meta[history.HISTORY] = history.with_attempt(first, attempt)
+                past = self.histories.with_attempt(request, attempt)
             letter = DeadLetter.build(
                 first,
+                history=past,
                 crawler=self._crawler,
                 outcome=None if verdict is None else verdict.outcome,
                 reason=reason,
@@ -375,6 +439,11 @@ class Accounts:
                 self._extension.retry_queue.park(request, self._clock.epoch(), key)
             else:
                 yield request
+        while (unsent := self.unqueued.pop()) is not None:
+            self.pending -= 1
+            self._totals.unsaved -= self.ends is not None
+            self.unqueued.error_of(unsent)
+            yield unsent
         yield from self._extension.retry_queue.drain()
         for request in _scrapy.drain_memory(self._crawler.engine):
             self.pending -= 1

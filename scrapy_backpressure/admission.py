@@ -12,8 +12,7 @@ import random
 from collections import OrderedDict
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Protocol
 
 from scrapy.utils.defer import maybe_deferred_to_future
 from twisted.internet.defer import Deferred
@@ -27,7 +26,7 @@ from scrapy_backpressure.control.places import Places
 from scrapy_backpressure.slots import Flight, Slot, Waiter
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from scrapy import Request
     from scrapy.core.downloader import Downloader
@@ -45,6 +44,20 @@ _TURN_LASTS = 0.1
 """Seconds within which a place that the scheduler took for a request has to be used."""
 
 
+def valid_slot_key(slot_key: Callable[[Request], Any], request: Request) -> str:
+    """What *slot_key*, the downloader's, says of *request*.
+
+    :raises ValueError: it says nothing that a queue can use; the message names what the user set.
+    """
+    try:
+        key = slot_key(request)
+    except Exception as error:  # a URL that urllib refuses
+        raise ValueError(f"no download slot can be told of {request}: {error}") from error
+    if not isinstance(key, str):
+        raise ValueError(f"meta key download_slot accepts text; got {key!r}")
+    return key
+
+
 class SlotQueue(Protocol):
     """A queue that waits for slots."""
 
@@ -55,13 +68,19 @@ class SlotQueue(Protocol):
     def slot_length(self, key: str) -> int: ...
 
 
-def _proxy_of(request: Request) -> str | None:
-    """The request's proxy as HttpProxyMiddleware leaves it, without credentials."""
-    proxy: str | None = request.meta.get("proxy")
-    if not proxy or "@" not in proxy:
-        return proxy
-    parts = urlsplit(proxy)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+def proxy_of(request: Request) -> str | None:
+    """The request's proxy as HttpProxyMiddleware leaves it, without credentials.
+
+    None for what is no text: then whoever has to use it says so.
+    """
+    proxy = request.meta.get("proxy")
+    if not proxy or not isinstance(proxy, str):
+        return None
+    # As HttpProxyMiddleware takes it apart: a password may hold what urllib takes for an address.
+    scheme, separator, rest = proxy.partition("://")
+    if not separator:
+        scheme, rest = "", proxy
+    return f"{scheme}{separator}{rest.rpartition('@')[2].partition('/')[0]}"
 
 
 class Admission:
@@ -81,6 +100,8 @@ class Admission:
         self.flights: dict[Request, Flight] = {}
         self.queues: list[SlotQueue] = []
         self._found_ready: tuple[Lane | None, float] = (None, 0.0)  # asked again at once
+        self.nowhere = Slot("", _scrapy.SlotLimits(1, 0.0, 0.0), RetryBudget(0.0, 0.0))
+        """The slot of requests that cannot be sent, of which none can be told."""
         self.closing = False
         self.learning = False
         """Whether ConcurrencyMiddleware says of each answer what it means. If it does not, lanes
@@ -93,8 +114,11 @@ class Admission:
         return self._crawler.engine.downloader
 
     def slot_key(self, request: Request) -> str:
-        """Key of the request's download slot."""
-        return self._downloader.get_slot_key(request)
+        """Key of the request's download slot; the empty one where none can be told."""
+        try:
+            return valid_slot_key(self._downloader.get_slot_key, request)
+        except ValueError:
+            return ""
 
     def slot_of(self, request: Request, key: str | None = None, *, now: float) -> Slot:
         """The request's slot, made if needed."""
@@ -198,7 +222,7 @@ class Admission:
         flight = self.flights[request] = Flight(request, slot, scheduled=True)
         if history.HISTORY not in request.meta:
             slot.budget.first_attempt()
-        lane = slot.lanes.get(_proxy_of(request))
+        lane = slot.lanes.get(proxy_of(request))
         if lane is None:
             lane = min(slot.lanes.values(), key=lambda lane: lane.ready_at(now))
         if self._found_ready == (lane, now) or self.turn_at(slot, lane, now) <= now:
@@ -235,7 +259,7 @@ class Admission:
         return (
             now - flight.reserved_at > _TURN_LASTS
             or lane.paused_until > now
-            or lane is not slot.lanes.get(flight.request.meta.get("proxy"))
+            or lane is not slot.lanes.get(proxy_of(flight.request))
             or slot.key != self.slot_key(flight.request)
         )
 
@@ -244,6 +268,7 @@ class Admission:
         slot = flight.slot
         flight.sent_at = now
         slot.unsent.discard(flight)
+        _scrapy.assign_slot(flight.request, slot.key)
         if slot.delay:
             _scrapy.waive_delay(self._downloader, slot.key, slot.delay)
 

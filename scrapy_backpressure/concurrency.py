@@ -9,10 +9,10 @@ from scrapy.exceptions import IgnoreRequest
 
 from scrapy_backpressure import history
 from scrapy_backpressure._scrapy import is_robotstxt
+from scrapy_backpressure.admission import proxy_of
 from scrapy_backpressure.control.outcome import Outcome, Verdict
 from scrapy_backpressure.exceptions import GivenUp
 from scrapy_backpressure.extension import BackpressureExtension, extension_of
-from scrapy_backpressure.policy import is_truncated_gzip
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -29,11 +29,10 @@ _PATIENCE = 5.0
 """Seconds for which a request may wait here and hold a place of CONCURRENT_REQUESTS."""
 _PATIENCE_OF_SEVERAL = 0.5
 """The same, where other lanes of the slot may go on and bring ever more of those that wait."""
-_MARKS = ("dont_cache", "dont_redirect")
 
 
 class ConcurrencyMiddleware:
-    """Says of each answer what it means, and lets the limiter of its lane learn from it.
+    """Keeps each request to its turn, and lets the limiter of its lane learn from the answer.
 
     Next to the downloader (950), so that it sees every answer as the site gave it, and the proxy
     that was chosen.
@@ -46,9 +45,9 @@ class ConcurrencyMiddleware:
         self._admission = extension.admission
         self._admission.learning = True
         self._clock = extension.clock
-        self._policy = extension.policy
+        self._judge = extension.judge
+        self._histories = extension.accounts.histories
         self._robotstxt_timeout = extension.config.robotstxt_timeout
-        self._caches = extension.crawler.settings.getbool("HTTPCACHE_ENABLED")
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -62,7 +61,7 @@ class ConcurrencyMiddleware:
         if flight.hopeless is not None:
             return self._give_back(flight, flight.hopeless)
         self._shorten_robotstxt(request)
-        if flight.ticket is None or history.DUE in request.meta:
+        if flight.ticket is None or flight.due is not None:
             return self._wait(flight)
         now = self._clock.now()
         if self._admission.lost_its_turn(flight, now):
@@ -74,13 +73,13 @@ class ConcurrencyMiddleware:
         """The slot and lane of *request*, and the time."""
         now = self._clock.now()
         slot = self._admission.slot_of(request, now=now)
-        return slot, self._admission.lane_of(slot, request.meta.get("proxy")), now
+        return slot, self._admission.lane_of(slot, proxy_of(request)), now
 
     async def _wait(self, flight: Flight) -> Request | None:
         request, admission = flight.request, self._admission
-        due = request.meta.pop(history.DUE, None)
-        if due is not None:  # a retry that a component awaits, so that it cannot be parked
-            await admission.sleep_until(self._clock.now() + due - self._clock.epoch())
+        if flight.due is not None:  # a retry that a component awaits, so that it cannot be parked
+            await admission.sleep_until(self._clock.now() + flight.due - self._clock.epoch())
+            flight.due = None
         slot, lane, now = self._way(request)
         admission.release(flight)
         flight.slot = slot
@@ -104,9 +103,10 @@ class ConcurrencyMiddleware:
     def _later(self, request: Request, seconds: float) -> Request:
         """The request, to be parked for some seconds, or to be queued again at once for 0."""
         later = request.copy()
-        later.dont_filter = True
+        epoch = self._clock.epoch()
+        history.carry(later, self._histories.of(request) or history.begin(request, epoch))
         if seconds > 0:
-            later.meta[history.DUE] = self._clock.epoch() + seconds
+            later.meta[history.DUE] = epoch + seconds
         return later
 
     def _give_back(self, flight: Flight, hopeless: str | None) -> Request:
@@ -123,42 +123,29 @@ class ConcurrencyMiddleware:
         raise GivenUp(hopeless or "the crawl is being closed")
 
     def process_response(self, request: Request, response: Response) -> Response:
-        """Classify the answer and learn from it."""
+        """Have the lane learn from the site's answer.
+
+        What another middleware answers in the site's place, instead of sending the request or
+        after an exception, comes by here as well and says nothing of the site.
+        """
         flight = self._admission.flights.get(request)
-        if flight is None or flight.verdict is not None:
-            return response
-        verdict = self._policy.classify_response(request, response)
-        if verdict.outcome is Outcome.ACCEPTED and b"Content-Encoding" in response.headers:
-            verdict = self._whole(flight, response, verdict)
-        verdict = self._learn(flight, verdict)
-        if verdict.outcome.is_bad:
-            # HttpCacheMiddleware would keep a ban page, RedirectMiddleware follow one.
-            flight.marks = tuple(key for key in _MARKS if key not in request.meta)
-            request.meta.update(dict.fromkeys(flight.marks, True))
+        if flight is not None:
+            self._hear(flight, response)
         return response
 
-    def _whole(self, flight: Flight, response: Response, verdict: Verdict) -> Verdict:
-        """Whether a compressed body is whole; found out later where that is cheaper."""
-        flight.raw = response
-        # A cache would keep the broken body, so with one the price of unpacking is paid here.
-        if self._caches and is_truncated_gzip(response.body, -1):
-            return Verdict(Outcome.FAILED, "truncated")
-        return verdict
-
     def process_exception(self, request: Request, exception: Exception) -> None:
-        """Classify the failure and learn from it."""
+        """Have the lane learn from there being no answer."""
         flight = self._admission.flights.get(request)
-        if flight is None or flight.verdict is not None or isinstance(exception, IgnoreRequest):
-            return
-        self._learn(flight, self._policy.classify_exception(request, exception))
+        if flight is not None and not isinstance(exception, IgnoreRequest):
+            self._hear(flight, exception)
 
-    def _learn(self, flight: Flight, verdict: Verdict) -> Verdict:
-        """Learn from an answer; what it means in the light of others."""
-        if flight.sent_at is not None:  # else another middleware answered, not the site
-            verdict = self._admission.learn(flight, verdict, self._clock.now())
-            stat = f"backpressure/outcome/{verdict.outcome.value}"
-            self._stats.inc_value(stat)
-            if verdict.reason and verdict.outcome.is_bad:
-                self._stats.inc_value(f"{stat}/{verdict.reason}")
-        flight.verdict = verdict
-        return verdict
+    def _hear(self, flight: Flight, result: Response | Exception) -> None:
+        if flight.sent_at is None or flight.heard is not None:
+            return
+        told = self._judge.verdict(flight, result)
+        heard = self._admission.learn(flight, told, self._clock.now())
+        flight.told, flight.heard, flight.verdict = told, heard, heard
+        stat = f"backpressure/outcome/{heard.outcome.value}"
+        self._stats.inc_value(stat)
+        if heard.reason and heard.outcome.is_bad:
+            self._stats.inc_value(f"{stat}/{heard.reason}")

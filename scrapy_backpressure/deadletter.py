@@ -20,7 +20,7 @@ from scrapy.extensions.feedexport import FeedExporter
 from scrapy.utils.job import job_dir
 from scrapy.utils.python import without_none_values
 
-from scrapy_backpressure.history import HISTORY, KEPT_ATTEMPTS, PREFIX
+from scrapy_backpressure.history import KEPT_ATTEMPTS, PREFIX
 from scrapy_backpressure.kept_feeds import keep_if_not_stored
 from scrapy_backpressure.signals import request_dead_lettered
 from scrapy_backpressure.storage.codec import JsonRecord, clean_text, iso_time
@@ -103,6 +103,7 @@ class DeadLetter:
         request: Request,
         *,
         crawler: Crawler,
+        history: Mapping[str, Any] | None = None,
         outcome: Outcome | None,
         reason: str,
         response: Response | None = None,
@@ -110,6 +111,8 @@ class DeadLetter:
         secrets: bool = False,
     ) -> DeadLetter:
         """Return the record of *request*, given up at *now* (epoch seconds).
+
+        *history* is what :mod:`~scrapy_backpressure.history` remembers of it.
 
         Meta keys of this package, and those that Scrapy sets for the current run only, are left
         out. Tuples become lists, as JSON has no other; what JSON cannot hold is left out and named
@@ -119,9 +122,7 @@ class DeadLetter:
         is kept as it is.
         """
         spider = crawler.spider
-        history = request.meta.get(HISTORY)
-        if not isinstance(history, dict):  # somebody else's
-            history = {}
+        past = history or {}
         record = JsonRecord(secrets)
         fields = {
             "url": record.url(request.url, "url"),
@@ -149,10 +150,10 @@ class DeadLetter:
             id=crawler.request_fingerprinter.fingerprint(request).hex(),
             spider=spider.name if spider else "",
             time=iso_time(now),
-            first_seen=iso_time(history.get("first_seen", now)),
+            first_seen=iso_time(past.get("first_seen", now)),
             outcome=None if outcome is None else outcome.value,
             reason=told.text(reason),
-            attempts=[told.attempt(a) for a in history.get("attempts", ())[-KEPT_ATTEMPTS:]],
+            attempts=[told.attempt(a) for a in past.get("attempts", ())[-KEPT_ATTEMPTS:]],
             request=fields,
             dropped=[clean_text(name) for name in record.dropped],
             response=None
@@ -167,7 +168,7 @@ class DeadLetter:
                 },
                 "body_size": len(response.body),
             },
-            redrives=int(history.get("redrives", 0)),
+            redrives=int(past.get("redrives", 0)),
         )
 
 

@@ -135,9 +135,11 @@ class DurableScheduler(SlotTurns, BaseScheduler):
             if seen:
                 self._filter.log(request, self._spider)
                 return False
+        slot = self._slot_key(request)
         self._number += 1
         rank = self._order.rank(request, self._number)
-        place = "disk" if self._keep(request, self._number, rank, fingerprint) else "memory"
+        kept = self._keep(request, slot, self._number, rank, fingerprint)
+        place = "disk" if kept else "memory"
         self._stats.inc_value(f"scheduler/enqueued/{place}")
         self._stats.inc_value("scheduler/enqueued")
         return True
@@ -153,13 +155,17 @@ class DurableScheduler(SlotTurns, BaseScheduler):
             return False
 
     def _keep(
-        self, request: Request, number: int, rank: int, fingerprint: bytes | None = None
+        self,
+        request: Request,
+        slot: str,
+        number: int,
+        rank: int,
+        fingerprint: bytes | None = None,
     ) -> bool:
         """Store *request*, or keep it in memory; whether it is stored."""
-        slot = self._slot_key(request)
         try:
             stored = self._store_one(request, number, slot, rank, fingerprint)
-        except sqlite3.Error:
+        except (sqlite3.Error, ValueError, OverflowError):  # the last two: no value for SQLite
             if self._taking_over:
                 raise
             logger.exception(
@@ -262,7 +268,7 @@ class DurableScheduler(SlotTurns, BaseScheduler):
                 if fingerprint in self._unsaved:
                     self._store.see([fingerprint])
                     self._unsaved.discard(fingerprint)
-        except sqlite3.Error:
+        except Exception:  # also from a fingerprinter of the user's, at a URL that is none
             logger.exception(
                 "Cannot note that %(request)s is done",
                 {"request": request},
@@ -345,7 +351,8 @@ class DurableScheduler(SlotTurns, BaseScheduler):
                 # As they come, the first is the oldest of a queue, or the youngest.
                 age = self._number if self._order.is_fifo(request) else base + left
                 left -= 1
-                self._keep(request, self._number, self._order.rank(request, age))
+                rank = self._order.rank(request, age)
+                self._keep(request, self._slot_key(request), self._number, rank)
             queue.close()
 
 

@@ -71,7 +71,7 @@ class BackpressureExtension:
         if not self.config.enabled:
             raise NotConfigured  # as asked for, so there is nothing to warn of
         self.clock = Clock()
-        self.policy = Judge(crawler, self.config.outcome_policy)
+        self.judge = Judge(crawler, self.config.outcome_policy)
         self.jobdir = job_dir(crawler.settings)
         # One that cannot be used is to be known before a scheduler opens the JOBDIR.
         self.database = Database(Path(self.jobdir, _DATABASE) if self.jobdir else None)
@@ -126,10 +126,14 @@ class BackpressureExtension:
         return Coder(self.crawler.spider, self.database.persistent)
 
     def spider_opened(self, spider: Spider) -> None:
+        # At run time, since it needs the middlewares, which need this.
+        from scrapy_backpressure.chain import Chain
+
         accounts = self.accounts
         self.retry_queue = RetryQueue(self.coder, self.database, self.clock, accounts)
         _scrapy.watch_fetches(self.engine.downloader, accounts.fetch_started, accounts.fetch_ended)
-        _scrapy.watch_enqueue(self.engine, accounts.enqueued)
+        _scrapy.watch_scheduler(self.engine, accounts.enqueued, accounts.unqueued)
+        Chain(self)
         if not self.admission.queues:  # else they tell it, at less cost
             self.crawler.signals.connect(self.progressed, signal=signals.scheduler_empty)
         accounts.opened(_scrapy.scheduler_length(self.engine), len(self.retry_queue))
@@ -187,7 +191,9 @@ class BackpressureExtension:
         self.accounts.settle()
         # Ours is asked as well: of requests that a damaged file has lost, nobody is told.
         if not self.admission.queues or self.accounts.ends is not None:
-            self.accounts.pending = _scrapy.scheduler_length(self.engine, self.accounts.pending)
+            queued = _scrapy.scheduler_length(self.engine, -1)
+            if queued >= 0:
+                self.accounts.pending = queued + len(self.accounts.unqueued)
         rate = self.throughput.update(now, self.accounts.answers)
         if self.config.queue_high is None:
             high = auto_high(rate, self.config.queue_seconds)

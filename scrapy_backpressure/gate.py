@@ -12,7 +12,7 @@ from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.utils.defer import maybe_deferred_to_future
 from twisted.internet.defer import CancelledError, Deferred
 
-from scrapy_backpressure import _scrapy, history
+from scrapy_backpressure import _scrapy
 from scrapy_backpressure.clock import Slices
 
 if TYPE_CHECKING:
@@ -206,7 +206,6 @@ class StartGateMiddleware:
         gate = self._gate
         async for item_or_request in result:
             if isinstance(item_or_request, Request):
-                history.strip(item_or_request)
                 while self._callback_must_wait():
                     gate.held += 1
                     try:

@@ -1,16 +1,19 @@
-"""What is remembered of a request's failed attempts, in its meta.
+"""What is remembered of a request's failed attempts, and how it travels with the request.
 
-One meta key, :data:`HISTORY`, holds ``first_seen`` (epoch seconds), ``host``, ``throttled`` (how
-often), ``redrives``, the request's own ``priority`` and ``dont_filter``, which retries change,
-and ``attempts``, a list of dicts with ``time`` (epoch seconds), ``status``
-or ``exception``, ``outcome``, ``reason``, ``proxy`` and ``latency`` (seconds); and, until a
-request from a dead letter is sent, ``redriven``.
+While a request is under way its history is kept beside it (:class:`Histories`), so that no copy of
+the request, or of its meta, carries it anywhere. Through the queues, which may write a request to
+disk, it goes in one meta key, :data:`HISTORY`: ``first_seen`` (epoch seconds), ``host``,
+``throttled`` (how often), ``redrives``, the request's own ``priority`` and ``dont_filter``, which
+retries change, and ``attempts``, a list of dicts with ``time`` (epoch seconds), ``status`` or
+``exception``, ``outcome``, ``reason``, ``proxy`` and ``latency`` (seconds); and, until a request
+from a dead letter is sent, ``redriven``.
 """
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from scrapy.utils.httpobj import urlparse_cached
 
@@ -30,19 +33,30 @@ DUE = f"{PREFIX}due"
 KEPT_ATTEMPTS = 20
 """Attempts that are remembered, the last ones, here and in dead letters."""
 
+History = dict[str, Any]
 
-def history(request: Request) -> dict[str, Any] | None:
-    """The request's own history; None if it has none, or only that of another host."""
-    found = request.meta.get(HISTORY)
-    if not isinstance(found, dict) or found.get("host") != urlparse_cached(request).hostname:
+_SHAPE: dict[str, Any] = {
+    "first_seen": (int, float),
+    "throttled": int,
+    "redrives": int,
+    "priority": (int, float),
+    "dont_filter": object,
+    "attempts": list,
+}
+
+
+def _host(request: Request) -> str | None:
+    try:
+        return urlparse_cached(request).hostname
+    except ValueError:
         return None
-    return found
 
 
-def _begin(request: Request, first_seen: float, redrives: int) -> dict[str, Any]:
+def begin(request: Request, first_seen: float, redrives: int = 0) -> History:
+    """The history of a request without any attempt; *first_seen*: epoch seconds."""
     return {
         "first_seen": first_seen,
-        "host": urlparse_cached(request).hostname,
+        "host": _host(request),
         "throttled": 0,
         "redrives": redrives,
         "priority": request.priority,
@@ -51,25 +65,33 @@ def _begin(request: Request, first_seen: float, redrives: int) -> dict[str, Any]
     }
 
 
-def redrive(request: Request, *, first_seen: float, redrives: int) -> None:
-    """Have *request*, made anew from a dead letter, go on with the history of that letter.
+def carry(request: Request, history: History) -> None:
+    """Send *request* into the queues with *history*, past the seen-filter.
 
-    It is let past the seen-filter once, and counted once it is :func:`sent`.
-    *first_seen*: epoch seconds; *redrives*: how often it had been sent again before.
+    The pass is for the queue alone: :meth:`Histories.take` gives ``dont_filter`` back, since what
+    the request redirects to is to be filtered as ever.
     """
-    request.meta[HISTORY] = {**_begin(request, first_seen, redrives), "redriven": True}
+    request.meta[HISTORY] = history
     request.dont_filter = True
 
 
-def sent(request: Request) -> None:
-    """Count *request*, if it comes from a dead letter, and give it its ``dont_filter`` back.
+def redrive(request: Request, *, first_seen: float, redrives: int) -> None:
+    """Have *request*, made anew from a dead letter, go on with the history of that letter.
 
-    Else what it redirects to, and OffsiteMiddleware, would take it for one that is never filtered.
+    It is counted once it is sent. *first_seen*: epoch seconds; *redrives*: how often it had been
+    sent again before.
     """
-    past = history(request)
-    if past is not None and past.pop("redriven", False):
-        past["redrives"] += 1
-        request.dont_filter = past["dont_filter"]
+    carry(request, {**begin(request, first_seen, redrives), "redriven": True})
+
+
+def carried(request: Request) -> History | None:
+    """The history in the meta of a queued request; None if there is none, or not its own."""
+    found = request.meta.get(HISTORY)
+    if not isinstance(found, dict) or found.get("host") != _host(request):
+        return None
+    if not all(isinstance(found.get(key), types) for key, types in _SHAPE.items()):
+        return None
+    return found
 
 
 def attempt(
@@ -85,41 +107,74 @@ def attempt(
     latency = None
     if flight is not None and flight.sent_at is not None:
         latency = clock.now() - flight.sent_at
+    proxy = request.meta.get("proxy")
     return {
         "time": clock.epoch(),
         "status": None if response is None else response.status,
         "exception": None if error is None else f"{type(error).__name__}: {error}",
         "outcome": "" if verdict is None else verdict.outcome.value,
         "reason": "" if verdict is None else verdict.reason,
-        "proxy": request.meta.get("proxy"),
+        "proxy": None if proxy is None else str(proxy),
         "latency": latency,
     }
 
 
-def with_attempt(request: Request, attempt: dict[str, Any]) -> dict[str, Any]:
-    """The request's history with one more attempt; the request itself is left as it is."""
-    before = history(request) or _begin(request, attempt["time"], 0)
-    throttled = before["throttled"] + (attempt["outcome"] == "throttled")
-    attempts = [*before["attempts"], attempt][-KEPT_ATTEMPTS:]
-    return {**before, "throttled": throttled, "attempts": attempts}
+class Histories:
+    """The histories of requests that are under way, or that somebody still holds."""
 
+    def __init__(self) -> None:
+        self._kept: WeakKeyDictionary[Request, History] = WeakKeyDictionary()
 
-def as_first_sent(request: Request) -> Request:
-    """A copy of the request with the priority and ``dont_filter`` that it had at first."""
-    copy: Request = request.copy()
-    past = history(request) or {}
-    copy.priority = past.get("priority", request.priority)
-    copy.dont_filter = past.get("dont_filter", request.dont_filter)
-    return copy
+    def take(self, request: Request) -> None:
+        """*request* leaves the queues: keep its history beside it."""
+        if HISTORY not in request.meta:
+            return
+        history = carried(request)
+        del request.meta[HISTORY]
+        if history is None:
+            return
+        request.dont_filter = history["dont_filter"]
+        history = dict(history)
+        history["redrives"] += bool(history.pop("redriven", False))
+        self._kept[request] = history
 
+    def of(self, request: Request) -> History | None:
+        """The history of *request*, under way or queued; None if it has none."""
+        found = self._kept.get(request)
+        return carried(request) if found is None else found
 
-def strip(request: Request) -> None:
-    """Remove what a spider copied from ``response.meta`` into a new request.
+    def keep(self, request: Request, history: History) -> None:
+        """Remember *history* of *request*, which goes nowhere any more."""
+        self._kept[request] = history
 
-    That is never :data:`DUE`, which a request loses before it is sent: it is the spider's own.
-    """
-    for key in [key for key in request.meta if str(key).startswith(PREFIX) and key != DUE]:
-        del request.meta[key]
+    def with_attempt(self, request: Request, attempt: dict[str, Any]) -> History:
+        """The history of *request* with one more attempt; what is remembered stays as it is."""
+        before = self.of(request) or begin(request, attempt["time"])
+        throttled = before["throttled"] + (attempt["outcome"] == "throttled")
+        attempts = [*before["attempts"], attempt][-KEPT_ATTEMPTS:]
+        return {**before, "throttled": throttled, "attempts": attempts}
+
+    def hand_on(self, request: Request, successor: Request) -> None:
+        """A middleware has answered *request* with another one: a redirect, a copy.
+
+        On the same host the new one goes on with the history, and past the seen-filter as Scrapy's
+        own retries and their redirects do. On another host it is a request like any.
+        """
+        history = self._kept.get(request)
+        if history is None or successor is request or HISTORY in successor.meta:
+            return
+        if history["host"] == _host(successor):
+            own = {"priority": successor.priority, "dont_filter": successor.dont_filter}
+            carry(successor, {**history, **own})
+
+    def as_first_sent(self, request: Request) -> Request:
+        """A copy of *request* with the priority and ``dont_filter`` that it had at first."""
+        copy: Request = request.copy()
+        copy.meta.pop(HISTORY, None)
+        history = self.of(request) or {}
+        copy.priority = history.get("priority", request.priority)
+        copy.dont_filter = history.get("dont_filter", request.dont_filter)
+        return copy
 
 
 def take_due(request: Request) -> float | None:

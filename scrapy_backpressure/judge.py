@@ -6,6 +6,7 @@ import logging
 import math
 from typing import TYPE_CHECKING, Any
 
+from scrapy.http import Response
 from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapy_backpressure.control.outcome import Outcome, Verdict
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
     from scrapy import Request
     from scrapy.crawler import Crawler
-    from scrapy.http import Response
+
+    from scrapy_backpressure.slots import Flight
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +47,29 @@ class Judge:
         self._policy: OutcomePolicy = build_from_crawler(policy, crawler)
         self._default = OutcomePolicy(crawler.settings)
         self._told = False
+
+    def verdict(self, flight: Flight, result: Response | Exception) -> Verdict:
+        """What *result* of *flight* means: of the very object that is there.
+
+        Between the site and whoever asks, any middleware may have put another one in its place.
+        One that means the same as the site's own answer (that answer decoded, say) means what
+        the lane made of it.
+        """
+        if flight.judged is not result:
+            if isinstance(result, Response):
+                verdict = self.classify_response(flight.request, result)
+            else:
+                verdict = self.classify_exception(flight.request, result)
+            told = flight.told
+            if (
+                told is not None
+                and flight.heard is not None
+                and (told.outcome, told.reason) == (verdict.outcome, verdict.reason)
+            ):
+                verdict = flight.heard
+            flight.judged, flight.verdict = result, verdict
+        assert flight.verdict is not None
+        return flight.verdict
 
     def classify_response(self, request: Request, response: Response) -> Verdict:
         """What *response* means."""

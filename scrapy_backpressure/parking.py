@@ -85,7 +85,7 @@ class RetryQueue:
             return False
         try:
             self._stored.park(data, due=due, slot=slot)
-        except sqlite3.Error:
+        except (sqlite3.Error, ValueError, OverflowError):  # the last two: no value for SQLite
             logger.exception(
                 "Cannot write to the retry queue, so %(request)s stays in memory",
                 {"request": request},

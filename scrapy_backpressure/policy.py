@@ -11,12 +11,7 @@ from urllib.parse import urlsplit
 
 from scrapy.utils.misc import load_object
 
-from scrapy_backpressure._scrapy_body import (
-    body_prefix,
-    gzip_is_cut,
-    gzip_size,
-    is_truncated_gzip,
-)
+from scrapy_backpressure._scrapy_body import body_prefix, gzip_size
 from scrapy_backpressure.control import markers
 from scrapy_backpressure.control.outcome import Outcome, Quota, Verdict
 from scrapy_backpressure.control.ratelimit_headers import parse_quota, parse_retry_after
@@ -27,8 +22,6 @@ if TYPE_CHECKING:
     from scrapy.http import Response
     from scrapy.settings import BaseSettings
     from typing_extensions import Self
-
-__all__ = ["Evidence", "OutcomePolicy", "is_truncated_gzip"]
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +50,6 @@ _READ = frozenset(
 """The headers that a policy looks at, besides those of rate limits."""
 _SECONDARY_LIMITS = (b"secondary rate limit", b"abuse detection mechanism")
 _REFUSALS = (403, 429, 503)
-_INCOMPLETE = frozenset({"download_stopped", "partial", "dataloss"})
-"""Flags of a body that is incomplete with the user's consent."""
 
 _MAX_ERROR_BODY = 65_536
 _ERROR_PREFIX = 65_536
@@ -67,9 +58,6 @@ _MAX_PAGE_BODY = 16_384
 _MAX_PAGE = 32_768
 """Bytes, decoded, of the largest 2xx page that may be a challenge."""
 _PAGE_PREFIX = 16_384
-_MAX_VERIFIED = 262_144
-"""Bytes, compressed, up to which a doubtful gzip stream is decompressed to be sure."""
-_DEFLATE_MAX_RATIO = 1032
 
 # By name, because Scrapy < 2.15 raises Twisted's exceptions and later versions their own, each
 # caused by one of Twisted, httpx or aiohttp, none of which need be installed.
@@ -183,9 +171,8 @@ class OutcomePolicy:
 
     Subclass it, name the subclass in ``BACKPRESSURE_OUTCOME_POLICY``, and override the question
     that your site answers in its own way, in the order in which they are asked:
-    :meth:`proxy_verdict`, :meth:`ban_vendor`, :meth:`is_throttled`, :meth:`is_failed`,
-    :meth:`is_truncated`; or :meth:`classify_response` as a whole. Each is called for every
-    answer: keep them quick.
+    :meth:`proxy_verdict`, :meth:`ban_vendor`, :meth:`is_throttled`, :meth:`is_failed`; or
+    :meth:`classify_response` as a whole. Each is called for every answer: keep them quick.
     """
 
     def __init__(self, settings: BaseSettings) -> None:
@@ -201,7 +188,9 @@ class OutcomePolicy:
         return cls(crawler.settings)
 
     def classify_response(self, request: Request, response: Response) -> Verdict:
-        """Judge an answer as it leaves the downloader, its body perhaps still compressed."""
+        """Judge an answer: as it leaves the downloader, its body perhaps still compressed, and
+        once more where a middleware has put another one in its place (such as that one, decoded).
+        """
         if "cached" in response.flags:
             return Verdict(Outcome.NEUTRAL, "cached")
         evidence = Evidence(request, response, now=time.time())
@@ -215,8 +204,6 @@ class OutcomePolicy:
             return evidence.verdict(Outcome.FAILED)
         if not evidence.accepted:
             return evidence.verdict(Outcome.NEUTRAL)
-        if self.is_truncated(evidence):
-            return evidence.verdict(Outcome.FAILED, "truncated")
         return evidence.verdict(Outcome.ACCEPTED)
 
     def classify_exception(self, request: Request, exception: Exception) -> Verdict:
@@ -289,27 +276,13 @@ class OutcomePolicy:
         return verdict
 
     def is_failed(self, evidence: Evidence) -> bool:
-        """Whether the site is in trouble: a status in ``RETRY_HTTP_CODES``."""
-        return evidence.status in self.retry_http_codes
+        """Whether the site is in trouble: a status in ``RETRY_HTTP_CODES``.
 
-    def is_truncated(self, evidence: Evidence) -> bool:
-        """Whether a 2xx body in gzip is surely cut short.
-
-        Looks only at the size that a whole stream ends with, and decompresses (up to 256 KiB of
-        input) when that size is not possible. :func:`is_truncated_gzip` finds the rest, once
-        the decoded length is known.
+        A redirect is followed before it could be retried, as in Scrapy.
         """
-        response = evidence.response
-        raw = response.body
-        if not raw or not _is_gzip(evidence.headers.get("content-encoding", [])):
+        if evidence.status not in self.retry_http_codes:
             return False
-        if evidence.request.method == "HEAD" or not _INCOMPLETE.isdisjoint(response.flags):
-            return False
-        size = gzip_size(raw)
-        # Deflate adds 5 bytes to at most 16 KiB that it cannot shrink; the header may be long.
-        if len(raw) - len(raw) // 1024 - 512 <= size <= len(raw) * _DEFLATE_MAX_RATIO:
-            return False
-        return len(raw) <= _MAX_VERIFIED and gzip_is_cut(raw)
+        return not (300 <= evidence.status < 400 and "location" in evidence.headers)
 
     def is_proxy_fault(self, request: Request, exception: Exception) -> bool:
         """Whether the proxy could not be reached, or could not open a tunnel.
@@ -365,15 +338,10 @@ def _add_body_weights(evidence: Evidence, weights: dict[str, int]) -> None:
         types = evidence.headers.get("content-type")
         if (types and "html" not in types[0].lower()) or not (text := evidence.lowered):
             return
-        for mark, vendor, weight in markers.SUCCESS_MARKS:
-            if mark in text:
-                _add(weights, vendor, weight)
-        if title := _title(text):
-            for mark, vendor, weight in markers.SUCCESS_TITLES:
-                if mark in title:
-                    _add(weights, vendor, weight)
+        for vendor, weight in markers.signs_of_challenge(text).items():
+            _add(weights, vendor, weight)
     elif status >= 400 and evidence.body:
-        text, title = evidence.lowered, _title(evidence.lowered)
+        text, title = evidence.lowered, markers.title_of(evidence.lowered)
         for refuser in markers.VENDORS:
             if not refuser.statuses or status in refuser.statuses:
                 for sign in refuser.body:
@@ -390,9 +358,3 @@ def _path(url: str) -> str:
         return urlsplit(url).path
     except ValueError:
         return ""
-
-
-def _title(text: bytes) -> bytes:
-    """The beginning of the title of a page in lower case."""
-    start = text.find(b"<title")
-    return text[start : start + 256].partition(b"</title")[0] if start >= 0 else b""

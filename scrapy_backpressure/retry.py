@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.downloadermiddlewares.retry import RetryMiddleware as StockRetryMiddleware
 from scrapy.downloadermiddlewares.retry import get_retry_request
-from scrapy.exceptions import IgnoreRequest, NotConfigured
+from scrapy.exceptions import NotConfigured
 from scrapy.settings.default_settings import RETRY_HTTP_CODES
 from scrapy.utils.response import response_status_message
 
@@ -18,7 +18,6 @@ from scrapy_backpressure.control.backoff import backoff
 from scrapy_backpressure.control.outcome import Outcome, Verdict
 from scrapy_backpressure.exceptions import GivenUp
 from scrapy_backpressure.extension import BackpressureExtension, extension_of
-from scrapy_backpressure.policy import is_truncated_gzip
 from scrapy_backpressure.settings import BackpressureSettings
 
 if TYPE_CHECKING:
@@ -45,6 +44,9 @@ class RetryMiddleware:
         self._crawler = extension.crawler
         self._config = extension.config
         self._clock = extension.clock
+        self._admission = extension.admission
+        self._judge = extension.judge
+        self._histories = extension.accounts.histories
         self._rng = random.Random()
         self._max_retry_times = settings.getint("RETRY_TIMES")
         # Scrapy's default puts retries behind all that is pending, to give the site time. Here
@@ -72,16 +74,15 @@ class RetryMiddleware:
     def process_response(self, request: Request, response: Response) -> Request | Response:
         """Park a bad answer's request for its retry, or give it up.
 
+        What counts is the response that is here, whatever the site's own answer was: a middleware
+        in between may have solved a challenge, or found one.
+
         :raises GivenUp: given up, and the answer would pass for a success.
         """
-        flight = self._extension.admission.flights.get(request)
+        flight = self._admission.flights.get(request)
         if flight is None:
             return response
-        if flight.verdict is None:  # without ConcurrencyMiddleware
-            flight.verdict = self._extension.policy.classify_response(request, response)
-        if flight.raw is not None and is_truncated_gzip(flight.raw.body, len(response.body)):
-            flight.verdict = Verdict(Outcome.FAILED, "truncated")
-        verdict = flight.verdict
+        verdict = self._judge.verdict(flight, response)
         if not verdict.outcome.is_bad or response.status in self._never:
             return response
         again = self._retry(flight, verdict, response=response)
@@ -93,14 +94,34 @@ class RetryMiddleware:
 
     def process_exception(self, request: Request, exception: Exception) -> Request | None:
         """Park a failed request for its retry, or give it up."""
-        flight = self._extension.admission.flights.get(request)
-        if flight is None or isinstance(exception, IgnoreRequest) or is_robotstxt(request):
+        flight = self._admission.flights.get(request)
+        if flight is None or isinstance(exception, GivenUp) or is_robotstxt(request):
             return None
-        if flight.verdict is None:
-            flight.verdict = self._extension.policy.classify_exception(request, exception)
-        if not flight.verdict.outcome.is_bad:
+        verdict = self._judge.verdict(flight, exception)
+        if not verdict.outcome.is_bad:
             return None
-        return self._retry(flight, flight.verdict, error=exception)
+        return self._retry(flight, verdict, error=exception)
+
+    def undecodable(self, flight: Flight, response: Response, error: Exception) -> Request | None:
+        """Park a request whose answer raised *error* when it was decoded, or give it up.
+
+        Scrapy has no retry for that: what ``process_response`` raises goes to the errback.
+        """
+        heard = flight.heard
+        if heard is None or not heard.outcome.is_bad:
+            heard = Verdict(Outcome.FAILED, type(error).__name__)
+        flight.judged, flight.verdict = error, heard
+        if response.status in self._never:
+            return None
+        return self._retry(flight, heard, response=response, error=error)
+
+    def incomplete(self, flight: Flight, response: Response) -> Request | None:
+        """Park a request whose answer breaks off; None if it has to do as it is."""
+        flight.judged, flight.verdict = response, Verdict(Outcome.FAILED, "incomplete")
+        again = self._retry(flight, flight.verdict, response=response)
+        if again is None:
+            flight.given_up = flight.response = flight.judged = None
+        return again
 
     def _retry(
         self,
@@ -115,7 +136,7 @@ class RetryMiddleware:
         attempt = history.attempt(
             request, self._clock, flight=flight, verdict=verdict, response=response, error=error
         )
-        past = history.with_attempt(request, attempt)
+        past = self._histories.with_attempt(request, attempt)
         reason = self._hopeless(flight, verdict, past)
         again = None
         if reason is None:
@@ -129,14 +150,13 @@ class RetryMiddleware:
                 number = request.meta.get("retry_times", 0) + 1
             reason = "blocked" if verdict.outcome is Outcome.BLOCKED else "retries"
         if again is None:
-            request.meta[history.HISTORY] = past
+            self._histories.keep(request, past)
             flight.given_up, flight.response = reason, response
             return None
-        again.meta[history.HISTORY] = past
+        history.carry(again, past)
         again.meta[history.DUE] = self._clock.epoch() + self._delay(flight, verdict, number)
         # Parked requests keep their place in the order of retries, not of start requests.
         again.meta.pop("is_start_request", None)
-        flight.unmark(again)
         return again
 
     def _hopeless(self, flight: Flight, verdict: Verdict, past: dict[str, Any]) -> str | None:
@@ -155,7 +175,7 @@ class RetryMiddleware:
                 f"its site asks for a pause of {verdict.pause:.0f} s, more than "
                 f"BACKPRESSURE_MAX_PAUSE ({config.max_pause:g})"
             )
-        elif self._extension.admission.hopeless(flight.slot, self._clock.now()) == "stalled":
+        elif self._admission.hopeless(flight.slot, self._clock.now()) == "stalled":
             reason = "stalled"
             why = (
                 "its site has given no good answer for longer than BACKPRESSURE_STALL_TIMEOUT "
@@ -185,7 +205,6 @@ class RetryMiddleware:
         )
         self._crawler.stats.inc_value("backpressure/retry_queue/throttled")
         again: Request = request.copy()
-        again.dont_filter = True
         return again
 
     def _failed(

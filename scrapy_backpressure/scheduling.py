@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy.pqueues import DownloaderAwarePriorityQueue
 
 from scrapy_backpressure import _scrapy
+from scrapy_backpressure.admission import valid_slot_key
 from scrapy_backpressure.control.rotation import Rotation
 from scrapy_backpressure.extension import BackpressureExtension
 
@@ -29,7 +30,7 @@ class SlotTurns:
     """
 
     def __init__(self, crawler: Any) -> None:
-        self._slot_key = crawler.engine.downloader.get_slot_key
+        self._downloader_slot_key = crawler.engine.downloader.get_slot_key
         self._rotation: Rotation[str] = Rotation()
         self._extension = extension = crawler.get_extension(BackpressureExtension)
         self._admission: Admission | None = None if extension is None else extension.admission
@@ -38,6 +39,17 @@ class SlotTurns:
             self._now = extension.clock.now
         else:
             self._now = lambda: 0.0
+
+    def _slot_key(self, request: Request) -> str:
+        """The slot of a request that is to wait here.
+
+        :raises ValueError: nothing that the user has put into it names one, or it has no place in
+            the order of priorities.
+        """
+        priority: Any = request.priority
+        if not isinstance(priority, int | float) or priority != priority:
+            raise ValueError(f"the priority of a request accepts an integer; got {priority!r}")
+        return valid_slot_key(self._downloader_slot_key, request)
 
     def slot_length(self, key: str) -> int:
         """Requests of the slot *key* that wait here."""
@@ -73,7 +85,13 @@ class SlotTurns:
                 continue
             if self._admission is None:
                 return request
-            return self._admission.hand_out(request, slot, now)
+            try:
+                return self._admission.hand_out(request, slot, now)
+            except Exception as error:  # at limits of the slot that are none, say
+                unqueued = self._extension.accounts.unqueued
+                unqueued.keep(request, error)
+                first: Request | None = unqueued.pop()
+                return first
         if self._admission is not None:
             if (wake := self._rotation.next_wake()) is not None:
                 self._admission.wake_at(wake)

@@ -32,24 +32,23 @@ class Flight:
     ticket: Ticket | None = None
     reserved_at: float = 0.0
     sent_at: float | None = None
+    due: float | None = None
+    """Epoch seconds before which it is not to be sent, where it cannot be parked."""
+    told: Verdict | None = None
+    """What the policy made of the site's own answer, or of there being none."""
+    heard: Verdict | None = None
+    """What its lane made of that: a failure may turn out to be throttling."""
+    judged: Response | Exception | None = None
+    """What :attr:`verdict` is about. Middlewares may put something else in its place."""
     verdict: Verdict | None = None
-    raw: Response | None = None
-    """The answer as it came, whose body is found to be whole once it is decoded."""
     hopeless: str | None = None
     """Why it is not sent at all: ``stalled`` or ``max_pause``."""
     given_up: str | None = None
     """The reason for which the retry middleware gave it up."""
     response: Response | None = None
     """The answer with which it was given up."""
-    marks: tuple[str, ...] = ()
-    """Meta keys that we set for the middlewares above, and take out again."""
     delayed: tuple[float, float] = (0.0, 0.0)
     """``next_at`` of its slot before and after its place was taken."""
-
-    def unmark(self, request: Request) -> None:
-        """Take our marks out of the meta of *request*, this one or a copy."""
-        for key in self.marks:
-            request.meta.pop(key, None)
 
 
 @dataclass(slots=True, eq=False)

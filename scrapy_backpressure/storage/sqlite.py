@@ -112,7 +112,7 @@ class Database:
         before = len(self._changes)
         try:
             yield
-        except sqlite3.Error as error:
+        except Exception as error:  # not only SQLite's: a value that it cannot hold
             if not self._all_or_nothing:
                 del self._changes[before:]
                 self._failed(error)
@@ -216,7 +216,7 @@ class Database:
             self._closed = True
             self._db.close()
 
-    def _failed(self, error: sqlite3.Error) -> None:
+    def _failed(self, error: Exception) -> None:
         # Damage has no class of its own; what else fails is one of the subclasses.
         if type(error) is not sqlite3.DatabaseError or self._path is None:
             self._redo()

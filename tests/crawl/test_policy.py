@@ -187,14 +187,12 @@ def test_answers_are_told_apart_and_a_policy_may_add_to_it(site: Sites, crawl: C
         if name.startswith("backpressure/outcome/")
     }
     assert outcomes == {
-        "accepted": 16,
+        "accepted": 17,  # that the stream breaks off is seen when it is decoded
         "throttled": 2,
         "throttled/520": 1,
         "throttled/200": 1,
         "blocked": 1,
         "blocked/cloudflare": 1,
-        "failed": 1,
-        "failed/truncated": 1,
     }
     assert (len(result.items), min(item["size"] for item in result.items) > 700) == (16, True)
     assert [where.host(address[name])["early"] for name in ("520", "json")] == [0, 0]

@@ -172,8 +172,7 @@ class TestRecord:
 
     def test_times_are_iso_8601_in_utc(self, crawler):
         history = {"first_seen": 1_600_000_000.5, "attempts": []}
-        request = Request("http://a.example/", meta={"backpressure_history": history})
-        letter = build(crawler, request)
+        letter = build(crawler, Request("http://a.example/"), history=history)
         assert letter.time == "2023-11-14T22:13:20.000+00:00"
         assert letter.first_seen == "2020-09-13T12:26:40.500+00:00"
 
@@ -182,9 +181,7 @@ class TestRecord:
         attempt |= {"outcome": "failed", "proxy": "http://me:SECRET@p.example:1"}
         attempts = [{**attempt, "latency": float(number)} for number in range(30)]
         history = {"attempts": attempts, "redrives": 2}
-        letter = build(
-            crawler, Request("http://a.example/", meta={"backpressure_history": history})
-        )
+        letter = build(crawler, Request("http://a.example/"), history=history)
         assert [entry["latency"] for entry in letter.attempts] == list(range(10, 30))
         assert letter.attempts[0] == {
             **attempts[10],

@@ -41,8 +41,3 @@ def test_private_names_of_scrapy_are_imported_in_one_place(file: str) -> None:
         if name.startswith("scrapy.") and any(part.startswith("_") for part in name.split("."))
     ]
     assert private == []
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_a_file_of_more_than_400_lines_is_looking_for_a_split(file: str) -> None:
-    assert len((PACKAGE / file).read_text(encoding="utf-8").splitlines()) <= 400

@@ -5,11 +5,14 @@ import zlib
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scrapy import Request
 from scrapy.http import HtmlResponse
 from scrapy.settings import Settings
 from scrapy.utils import _compression
 
+from scrapy_backpressure.control.markers import take_apart
 from scrapy_backpressure.control.outcome import Outcome, Verdict
 from scrapy_backpressure.policy import OutcomePolicy
 
@@ -59,9 +62,8 @@ def page(title: str, body: str = "", *, padding: int = 0) -> bytes:
         ("ddos-guard", 403, {"Server": "ddos-guard"}, b""),
         ("vercel", 403, {"x-vercel-mitigated": "challenge"}, b""),
         ("linkedin", 999, {}, b""),
-        ("anubis", 200, HTML, b'<script id="anubis_challenge" type="application/json">'),
+        ("anubis", 401, HTML, b'<script id="anubis_challenge" type="application/json">'),
         ("google", 429, {}, b"detected unusual traffic from your computer network."),
-        ("amazon", 200, HTML, page("Robot Check")),
         ("amazon", 200, HTML, b'<form method="get" action="/errors/validateCaptcha">'),
         ("amazon", 503, {}, page("Robot Check")),
     ],
@@ -95,6 +97,83 @@ def test_marks_of_a_vendor_are_a_ban(
 )
 def test_one_weak_mark_is_no_ban(status: int, headers: dict[str, str], body: bytes) -> None:
     assert judge(status, body, headers).outcome in (Outcome.ACCEPTED, Outcome.NEUTRAL)
+
+
+CHALLENGES = {
+    "cloudflare": page(
+        "Just a moment...",
+        "<noscript>Enable JavaScript and cookies to continue</noscript>"
+        "<script>(function(){window._cf_chl_opt = {cvId: '3'};})();</script>",
+    ),
+    "datadome": page(
+        "shop.example",
+        '<p id="cmsg">Please enable JS and disable any ad blocker</p>'
+        "<script>var dd={'rt':'c','host':'geo.captcha-delivery.com'}</script>",
+    ),
+    "perimeterx": page(
+        "Access to this page has been denied",
+        "<script>window._pxAppId = 'PX1';</script><div id='px-captcha'></div>",
+    ),
+    "imperva": page(
+        "",
+        '<iframe src="/_Incapsula_Resource?CWUDNSAI=9">Request unsuccessful. '
+        "Incapsula incident ID: 12-34</iframe>",
+    ),
+    "anubis": page(
+        "Making sure you&#39;re not a bot!",
+        '<script id="anubis_challenge" type="application/json">{"rules":{}}</script>',
+    ),
+    "google": page(
+        "https://site.example/",
+        "Our systems have detected unusual traffic from your computer network."
+        '<form action="/sorry/index"></form>',
+    ),
+    "amazon": page(
+        "Robot Check", "<p>Type the characters you see in this image</p><input id=captcha>"
+    ),
+}
+"""Pages with status 200 of those that refuse, shortened."""
+
+
+@pytest.mark.parametrize("vendor", CHALLENGES)
+def test_challenge_with_status_200_is_a_ban(vendor: str) -> None:
+    verdict = judge(200, CHALLENGES[vendor], HTML)
+    assert (verdict.outcome, verdict.reason) == (Outcome.BLOCKED, vendor)
+
+
+@pytest.mark.parametrize("vendor", CHALLENGES)
+def test_page_with_text_is_no_challenge(vendor: str) -> None:
+    body = CHALLENGES[vendor].replace(b"</body>", b"<p>a thing to read</p>" * 200 + b"</body>")
+    assert judge(200, body, HTML).outcome is Outcome.ACCEPTED
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        page("t", "<p>_cf_chl_opt and cf_clearance, explained</p>"),
+        page("How Cloudflare says Just a moment...", "<code>window._cf_chl_opt</code>"),
+        page("Just a moment... and other titles", "<p>They set _cf_chl_opt.</p>"),
+        page("t", "<script>track('_cf_chl_opt')</script><p>Welcome</p>"),
+        page("t", "<p>Look for captcha-delivery.com, px-captcha, window._pxAppId</p>"),
+        page("Pardon Our Interruption: a film"),
+        page("Robot Check", "<p>We check robots.</p>"),
+        page("Access to this page has been denied, a novel"),
+        page("t", "<p>unusual traffic from your computer network, and how it gets to /sorry/</p>"),
+        page("t", "<a href='/errors/validateCaptcha'>a link</a>"),
+        page("Access Denied: a novel"),
+        b"<!-- _cf_chl_opt <title>Just a moment...",
+        b"<title",
+    ],
+)
+def test_small_page_that_speaks_of_challenges_is_a_page(body: bytes) -> None:
+    assert judge(200, body, HTML).outcome is Outcome.ACCEPTED
+
+
+@given(st.text("<>/!-scripttle abc_-", max_size=200))
+def test_any_page_is_taken_apart_without_an_error(text: str) -> None:
+    page = f"{text}<script>_cf_chl_opt".encode()
+    code, visible, _ = take_apart(page)
+    assert len(code) + len(visible) >= len(page.replace(b"<", b"")) - len(text)
 
 
 def test_challenge_with_status_429_is_a_ban() -> None:
@@ -133,7 +212,8 @@ def raw_deflate(data: bytes) -> bytes:
 @pytest.mark.parametrize("status", [200, 503])
 def test_marks_are_found_in_a_compressed_body(encoding: str, compress: Any, status: int) -> None:
     headers = {"Content-Encoding": encoding, **HTML}
-    assert judge(status, compress(page("Robot Check")), headers).reason == "amazon"
+    body = compress(CHALLENGES["amazon"])
+    assert judge(status, body, headers).reason == "amazon"
 
 
 def test_marks_are_found_in_a_brotli_body() -> None:

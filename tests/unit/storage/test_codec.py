@@ -372,7 +372,6 @@ class TestSecrets:
                 "proxy": url,
                 "value": value,
                 header: secret,
-                "backpressure_history": {"attempts": [attempt]},
             },
             cb_kwargs={"value": value},
             cookies={"a": secret},
@@ -380,5 +379,11 @@ class TestSecrets:
         )
         request._set_url(url)
         response = Response(url, headers={"Set-Cookie": secret, "Location": url.encode()})
-        letter = build(crawler, request, response=response, reason=f"{text}: {header}={secret}")
+        letter = build(
+            crawler,
+            request,
+            history={"attempts": [attempt]},
+            response=response,
+            reason=f"{text}: {header}={secret}",
+        )
         assert secret not in json.dumps(ItemAdapter(letter).asdict())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scrapy.utils import _compression
 
@@ -153,31 +153,44 @@ def _run(name: str, raw: bytes, keep: bool) -> tuple[bool, bytes]:
     raise _Unknown
 
 
-def _run_raw_deflate(raw: bytes, start: int, keep: bool) -> tuple[bool, bytes, int]:
-    """Inflate from *start*; whether there was an end, the content, and where the stream ends."""
+class _Inflated(NamedTuple):
+    whole: bool
+    content: bytes
+    end: int
+    """Where the stream ends."""
+    crc: int
+
+
+def _run_raw_deflate(raw: bytes, start: int, keep: bool) -> _Inflated:
+    """Inflate from *start*."""
     inflater = zlib.decompressobj(_RAW)
     parts: list[bytes] = []
-    position = start
+    position, crc = start, 0
     while position < len(raw) and not inflater.eof:
         data = raw[position : position + _CHUNK]
         position += len(data)
         while data and not inflater.eof:
             part = inflater.decompress(data, _CHUNK)
+            crc = zlib.crc32(part, crc)
             if keep:
                 parts.append(part)
             data = inflater.unconsumed_tail
-    return inflater.eof, b"".join(parts), position - len(inflater.unused_data)
+    return _Inflated(inflater.eof, b"".join(parts), position - len(inflater.unused_data), crc)
 
 
 def _run_gzip(raw: bytes, keep: bool) -> tuple[bool, bytes]:
     position, parts = 0, []
     while True:
-        whole, part, position = _run_raw_deflate(raw, _after_gzip_header(raw, position), keep)
-        parts.append(part)
-        position += 8  # its checksum and its length
-        # Anything else behind the last member is no part of the stream.
-        if not whole or raw[position : position + 2] != _GZIP_MAGIC:
-            return whole, b"".join(parts)
+        found = _run_raw_deflate(raw, _after_gzip_header(raw, position), keep)
+        parts.append(found.content)
+        position = found.end + 8  # its checksum and its length
+        if found.whole and raw.startswith(_GZIP_MAGIC, position):
+            continue
+        # Anything else behind the last member is no part of the stream, unless the checksum says
+        # that the stream has come to an end where it should not.
+        checksum = int.from_bytes(raw[found.end : found.end + 4], "little")
+        whole = found.whole and (position >= len(raw) or checksum == found.crc)
+        return whole, b"".join(parts)
 
 
 def _after_gzip_header(raw: bytes, start: int) -> int:
@@ -203,11 +216,11 @@ def _run_deflate(raw: bytes, keep: bool) -> tuple[bool, bytes]:
     starts = [0] if raw[0] & 15 != 8 or int.from_bytes(raw[:2], "big") % 31 else [2, 0]
     for start in starts:
         try:
-            whole, content, _ = _run_raw_deflate(raw, start, keep)
+            found = _run_raw_deflate(raw, start, keep)
         except zlib.error:
             continue
-        if whole:
-            return True, content
+        if found.whole:
+            return True, found.content
     return False, b""
 
 

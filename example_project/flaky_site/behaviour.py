@@ -30,7 +30,7 @@ class Decision:
     delay: float
     status: int | None = None
     headers: tuple[tuple[str, str], ...] = ()
-    body: str | None = None
+    body: str | bytes | None = None
     takes_place: bool = True
     drop_within: bool = False
     cut_gzip: bool = False

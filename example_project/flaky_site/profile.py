@@ -32,6 +32,7 @@ A FAULT says to whom it happens and what happens::
     "times": 2, "per": "path"           // only the first two, of each path or ("host") of the host
     "from": 0, "until": 2               // only in these seconds
     "status": 503, "headers": {}, "body": "..."
+    "base64": true                      // the body is base64 of the bytes to be sent
     "latency": 3                        // seconds, instead of the rule's
     "challenge": true                   // a page that asks for proof of being human, status 403
     "drop": true                        // the connection is cut; "within": amid the body
@@ -47,6 +48,7 @@ Seconds in a profile run from the first request after the start or the last rese
 
 from __future__ import annotations
 
+import base64
 import fnmatch
 import re
 from collections.abc import Mapping
@@ -87,7 +89,8 @@ class Fault:
     until: float = float("inf")
     status: int | None = None
     headers: Headers = ()
-    body: str | None = None
+    body: str | bytes | None = None
+    base64: bool = False
     latency: float | None = None
     challenge: bool = False
     drop: bool | str = False
@@ -206,6 +209,8 @@ def _fault(data: Mapping[str, Any]) -> Fault:
         raise ValueError('"drop" of a fault is true, false or "within"')
     if values.get("stall", False) not in {True, False, "lost"}:
         raise ValueError('"stall" of a fault is true, false or "lost"')
+    if values.get("base64"):
+        values["body"] = base64.b64decode(values["body"], validate=True)
     values["pattern"] = re.compile(fnmatch.translate(values.get("match", "*")))
     return Fault(**values)
 

@@ -236,7 +236,9 @@ def _page_for(asked: Asked, decision: Decision) -> Page:
     else:
         page = find_page(asked)
     status = page.status if decision.status is None else decision.status
-    if decision.body is not None:
+    if isinstance(decision.body, bytes):
+        page = Page(status, page.content_type, decision.body, page.headers)
+    elif decision.body is not None:
         page = text_page(status, decision.body)
     body, headers = page.body, page.headers + decision.headers
     if decision.cut_gzip:

@@ -102,7 +102,10 @@ class ConcurrencyMiddleware:
 
     def _later(self, request: Request, seconds: float) -> Request:
         """The request, to be parked for some seconds, or to be queued again at once for 0."""
-        later = request.copy()
+        try:
+            later = request.copy()
+        except Exception:  # at what the user has put into it; to be sent, it need not be copied
+            later = request
         epoch = self._clock.epoch()
         history.carry(later, self._histories.of(request) or history.begin(request, epoch))
         if seconds > 0:

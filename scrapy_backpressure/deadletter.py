@@ -126,7 +126,7 @@ class DeadLetter:
         record = JsonRecord(secrets)
         fields = {
             "url": record.url(request.url, "url"),
-            "method": request.method,
+            "method": str(request.method),
             "headers": record.headers(request.headers, "headers"),
             "body": _body(request.body),
             "meta": record.value(
@@ -135,7 +135,7 @@ class DeadLetter:
             "cb_kwargs": record.value(request.cb_kwargs, "cb_kwargs"),
             "callback": record.method(spider, request.callback, "callback"),
             "errback": record.method(spider, request.errback, "errback"),
-            "priority": request.priority,
+            "priority": record.value(request.priority, "priority"),
             "dont_filter": bool(request.dont_filter),
             "flags": record.value(request.flags, "flags"),
         }

@@ -168,8 +168,12 @@ class Histories:
             carry(successor, {**history, **own})
 
     def as_first_sent(self, request: Request) -> Request:
-        """A copy of *request* with the priority and ``dont_filter`` that it had at first."""
-        copy: Request = request.copy()
+        """A copy of *request* with the priority and ``dont_filter`` that it had at first; the
+        request itself, if no copy can be made of it."""
+        try:
+            copy: Request = request.copy()
+        except Exception:  # at what the user has put into it
+            return request
         copy.meta.pop(HISTORY, None)
         history = self.of(request) or {}
         copy.priority = history.get("priority", request.priority)

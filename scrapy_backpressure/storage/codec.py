@@ -73,7 +73,8 @@ def encode(request: Request, spider: Spider) -> bytes:
     Raises:
         ValueError: the request cannot be kept outside of memory; the message says why. The usual
             causes are a callback that is not a method of the spider, such as a lambda, and an
-            object in ``meta`` or ``cb_kwargs`` that cannot be pickled.
+            object in ``meta`` or ``cb_kwargs`` that cannot be pickled. Others are a value that
+            was set after the request was made, and of which none could be made.
     """
     # Anything may come out of a user's __reduce__, __getstate__ or property of the spider; all of
     # it means the same here: this request stays in memory.
@@ -81,11 +82,25 @@ def encode(request: Request, spider: Spider) -> bytes:
         fields = _to_dict(request, spider)
         if "_class" in fields and load_object(fields["_class"]) is not type(request):
             raise TypeError(f"{fields['_class']} is another class than that of the request")
-        return pickle.dumps(fields, protocol=_PROTOCOL)
+        data = pickle.dumps(fields, protocol=_PROTOCOL)
+        if not _is_usual(request):
+            decode(data, spider)
     except Exception as error:
         raise ValueError(
             f"{request} cannot be written to disk: {type(error).__name__}: {error}"
         ) from error
+    return data
+
+
+def _is_usual(request: Request) -> bool:
+    """Whether a request like *request* can surely be made: what was set later is not checked."""
+    return (
+        type(request) is Request
+        and type(request.priority) is int
+        and type(request.flags) is list
+        and type(request.cookies) in (dict, list)
+        and all(type(value) is bytes for _, values in request.headers.items() for value in values)
+    )
 
 
 def _to_dict(request: Request, spider: Spider) -> dict[str, Any]:
@@ -233,7 +248,7 @@ class JsonRecord:
                 continue
             try:
                 result[key] = [self._string(value.decode(), f"{name}.{key}") for value in values]
-            except UnicodeDecodeError:
+            except (UnicodeDecodeError, AttributeError):  # the latter: no bytes at all
                 self._lose(f"{name}.{key}")
         return result
 

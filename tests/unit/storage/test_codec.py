@@ -387,3 +387,20 @@ class TestSecrets:
             reason=f"{text}: {header}={secret}",
         )
         assert secret not in json.dumps(ItemAdapter(letter).asdict())
+
+
+class TestWhatWasSetLater:
+    @pytest.mark.parametrize(
+        ("attribute", "value"), [("priority", 1.5), ("flags", 1.5), ("cookies", 5)]
+    )
+    def test_a_request_of_which_none_could_be_made_is_not_written(self, spider, attribute, value):
+        request = Request("http://a.example/")
+        setattr(request, attribute, value)
+        with pytest.raises(ValueError, match="cannot be written to disk"):
+            encode(request, spider)
+
+    def test_a_header_that_is_no_text_is_not_written(self, spider):
+        request = Request("http://a.example/")
+        request.headers.setdefault("X-Odd", []).append(object())
+        with pytest.raises(ValueError, match="cannot be written to disk"):
+            encode(request, spider)

@@ -390,9 +390,7 @@ class TestSecrets:
 
 
 class TestWhatWasSetLater:
-    @pytest.mark.parametrize(
-        ("attribute", "value"), [("priority", 1.5), ("flags", 1.5), ("cookies", 5)]
-    )
+    @pytest.mark.parametrize(("attribute", "value"), [("priority", 1.5), ("flags", 1.5)])
     def test_a_request_of_which_none_could_be_made_is_not_written(self, spider, attribute, value):
         request = Request("http://a.example/")
         setattr(request, attribute, value)

@@ -253,19 +253,20 @@ def test_stale_page_of_the_cache_is_served_where_the_site_fails(
 # -- what stays on copies --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", [10, 555, 595, 620, 820, 920, 990])
-def test_nothing_of_ours_is_in_the_meta_of_a_request_under_way(
-    site: Sites, crawl: Crawls, place: int
-) -> None:
-    where = site(
-        faults=[
-            {"match": "/page/0", "challenge": True, "times": 1},
-            {"match": "/page/1", "status": 503, "times": 1},
-            {"match": "/page/2", "status": 429, "times": 1, "headers": {"Retry-After": "0.1"}},
-            {"match": "/page/3", "drop": True, "times": 1},
-            {"match": "/page/4", "cut_gzip": True, "times": 1},
-        ]
-    )
+def test_nothing_of_ours_is_in_the_meta_of_a_request_under_way(site: Sites, crawl: Crawls) -> None:
+    faults: list[dict[str, Any]] = [
+        {"challenge": True},
+        {"status": 503},
+        {"status": 429, "headers": {"Retry-After": "0.1"}},
+        {"drop": True},
+        {"cut_gzip": True},
+    ]
+    hosts = [f"127.0.0.{n}" for n in range(2, 2 + len(faults))]
+    rules = {
+        host: {"faults": [{**fault, "times": 1}]}
+        for host, fault in zip(hosts, faults, strict=True)
+    }
+    where = site({"hosts": rules})
     source = """
     KNOWN = {
         "download_timeout", "download_slot", "download_latency", "retry_times", "is_start_request",
@@ -283,6 +284,9 @@ def test_nothing_of_ours_is_in_the_meta_of_a_request_under_way(
         def process_exception(self, request, exception):
             assert set(request.meta) <= KNOWN, request.meta
 
+    for place in (10, 555, 595, 620, 820, 920, 990):
+        globals()[f"Watch{place}"] = type(f"Watch{place}", (Watch,), {})
+
     class Pages(Spider):
         name = "pages"
 
@@ -296,10 +300,12 @@ def test_nothing_of_ours_is_in_the_meta_of_a_request_under_way(
         def failed(self, failure):
             return {"odd": repr(failure.value)}
     """
-    args = {"urls": [where.url(f"/page/{n}") for n in range(6)]}
-    watch = {"DOWNLOADER_MIDDLEWARES": {"spider_under_test.Watch": place}}
-    result = assert_sound(crawl(source, {**SETTINGS, **watch}, args=args))
-    assert result.items == [{"odd": []}] * 6
+    watches = {f"spider_under_test.Watch{n}": n for n in (10, 555, 595, 620, 820, 920, 990)}
+    args = {"urls": [where.url("/page/0", host=host) for host in hosts]}
+    settings = {**SETTINGS, "DOWNLOADER_MIDDLEWARES": watches}
+    result = assert_sound(crawl(source, settings, args=args))
+    assert result.items == [{"odd": []}] * len(faults)
+    assert where.stats()["hits"] == 2 * len(faults)
 
 
 def test_retry_that_is_redirected_off_site_is_filtered(site: Sites, crawl: Crawls) -> None:

@@ -167,9 +167,13 @@ class Unqueued(Protocol):
 
 
 def watch_scheduler(
-    engine: ExecutionEngine, told: Callable[[Request, bool], None], unqueued: Unqueued
+    engine: ExecutionEngine,
+    told: Callable[[Request, bool], None],
+    unqueued: Unqueued,
+    handed_out: Callable[[Request], None] | None = None,
 ) -> None:
-    """Call *told* with each request that reaches the scheduler, and whether it was taken.
+    """Call *told* with each request that reaches the scheduler, and whether it was taken, and
+    *handed_out* with each that leaves it.
 
     No signal tells that a handler of ``request_scheduled`` has kept a request from it. A request
     at which the scheduler raises goes to *unqueued*; the engine would lose it without a trace, and
@@ -191,9 +195,14 @@ def watch_scheduler(
         return taken
 
     scheduler.enqueue_request = watched  # type: ignore[method-assign]
-    scheduler.next_request = (  # type: ignore[method-assign]
-        lambda: unqueued.pop() if unqueued else next_request()
-    )
+
+    def following() -> Request | None:
+        request = unqueued.pop() if unqueued else next_request()
+        if request is not None and handed_out is not None:
+            handed_out(request)
+        return request
+
+    scheduler.next_request = following  # type: ignore[method-assign]
     scheduler.has_pending_requests = (  # type: ignore[method-assign]
         lambda: bool(unqueued) or has_pending_requests()
     )

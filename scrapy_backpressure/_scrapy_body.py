@@ -130,8 +130,9 @@ class _Unknown(Exception):
 
 
 def _ends_as_it_should(raw: bytes, name: str, decoded: bytes) -> bool:
-    if name in ("gzip", "x-gzip") and len(raw) >= 18:
-        return gzip_size(raw) == len(decoded) & 0xFFFFFFFF
+    is_gzip = name in ("gzip", "x-gzip") and len(raw) >= 18
+    if is_gzip and gzip_size(raw) == len(decoded) & 0xFFFFFFFF:
+        return True
     if name == "deflate" and zlib.adler32(decoded) == int.from_bytes(raw[-4:], "big"):
         return True
     return b"</html" in decoded[-_TAIL:].lower()

@@ -9,7 +9,7 @@ from weakref import WeakSet
 from scrapy import Request
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
-from scrapy.http.request import NO_CALLBACK
+from scrapy.spidermiddlewares.httperror import HttpErrorMiddleware
 
 from scrapy_backpressure import _scrapy, history
 from scrapy_backpressure.deadletter import DeadLetter
@@ -79,6 +79,8 @@ class Accounts:
         self.ledger = Ledger()
         self.histories = history.Histories()
         self.unqueued = Unqueued()
+        self.handed_out: set[Request] = set()
+        """Requests that a scheduler which is not ours has just handed out."""
         self.pending = 0
         """Requests in the scheduler."""
         self.answers = 0
@@ -229,11 +231,9 @@ class Accounts:
         if flight is None:
             if error is None:
                 _scrapy.forget_assigned_slot(request)
-            # Not from a queue of ours. Without one, tell requests that passed the scheduler
-            # from those that a component awaits by the callback they cannot have.
-            scheduled = error is not None or (
-                not self._admission.queues and request.callback is not NO_CALLBACK
-            )
+            # Not from a queue of ours: from another, or awaited by a component.
+            scheduled = error is not None or request in self.handed_out
+            self.handed_out.discard(request)
             try:
                 slot = self._admission.slot_of(request, now=self._clock.now())
             except Exception as problem:
@@ -300,6 +300,8 @@ class Accounts:
         """Whether HttpErrorMiddleware lets the spider have an answer that is no success."""
         settings, status = self._crawler.settings, response.status
         if 200 <= status < 300:  # put by a middleware in the place of what was given up
+            return True
+        if self._crawler.get_spider_middleware(HttpErrorMiddleware) is None:
             return True
         if request.meta.get("handle_httpstatus_all") or settings.getbool("HTTPERROR_ALLOW_ALL"):
             return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapy.downloadermiddlewares.retry import RetryMiddleware as StockRetryMiddleware
 from scrapy.exceptions import NotConfigured
@@ -17,6 +17,8 @@ from scrapy_backpressure.scheduling import SlotAwarePriorityQueue
 from scrapy_backpressure.settings import BackpressureSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scrapy.settings import Settings
 
 _RETRY_PRIORITY = 550
@@ -60,9 +62,14 @@ class Addon:
         for component, priority in list(components.items()):
             if load_object(component) is StockRetryMiddleware:
                 del components[component]
-                if priority is not None:
-                    place = priority  # where the project moved it to
+                if priority is None and not _lists(components, RetryMiddleware):
+                    return  # turned off, or replaced by one of the project's own
+                place = priority or place  # where the project moved it to
         # By path, as in DOWNLOADER_MIDDLEWARES_BASE: Scrapy 2.14 takes a class for another key.
         components[global_object_name(StockRetryMiddleware)] = None
         settings.set(name, components, settings.getpriority(name) or 0)
         settings.setdefault_in_component_priority_dict(name, RetryMiddleware, place)
+
+
+def _lists(components: Mapping[Any, Any], wanted: type) -> bool:
+    return any(load_object(component) is wanted for component in components)

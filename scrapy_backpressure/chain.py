@@ -85,9 +85,13 @@ class Chain:
     # -- redirects -------------------------------------------------------------------------
 
     def _redirect(self, follow: Callable[..., Any], request: Request, response: Response) -> Any:
-        """A redirect to a page that refuses, or a refusal that would reload itself, stays."""
-        if self._is_bad(request, response):
-            return response
+        """A redirect to a page that refuses, or a refusal that would reload itself, stays; unless
+        nothing would be done about it then."""
+        flight = self._flights.get(request)
+        if flight is not None:
+            verdict = self._judge.verdict(flight, response)
+            if verdict.outcome.is_bad and self._retry.keeps(request, response, verdict):
+                return response
         return follow(request=request, response=response)
 
     # -- decoding --------------------------------------------------------------------------

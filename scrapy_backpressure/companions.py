@@ -47,6 +47,14 @@ def warn_about_companions(extension: BackpressureExtension) -> None:
             "with Scrapy's own scheduler SCHEDULER_PRIORITY_QUEUE = "
             '"scrapy_backpressure.SlotAwarePriorityQueue"'
         )
+    off = retry is None and stock_retry is None
+    if concurrency is not None and off and settings.getbool("RETRY_ENABLED"):
+        warnings.append(
+            "DOWNLOADER_MIDDLEWARES turns Scrapy's RetryMiddleware off, so failed requests are "
+            "retried by a middleware of your own or not at all, and none is parked with backoff. "
+            "To have them parked, add to DOWNLOADER_MIDDLEWARES: "
+            '"scrapy_backpressure.RetryMiddleware": 550'
+        )
     if retry is not None and concurrency is None:
         warnings.append(
             "scrapy_backpressure.RetryMiddleware is enabled without ConcurrencyMiddleware, so a "

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from scrapy.exceptions import IgnoreRequest
+from scrapy.http import Response
 
 from scrapy_backpressure import history
 from scrapy_backpressure._scrapy import is_robotstxt
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 
     from scrapy import Request
     from scrapy.crawler import Crawler
-    from scrapy.http import Response
     from typing_extensions import Self
 
     from scrapy_backpressure.control.lane import Lane
@@ -146,9 +147,24 @@ class ConcurrencyMiddleware:
         if flight.sent_at is None or flight.heard is not None:
             return
         told = self._judge.verdict(flight, result)
+        if _is_redirect(result) and told.outcome is Outcome.FAILED:
+            # A status in RETRY_HTTP_CODES; that is nothing the site would have trouble with.
+            flight.heard = self._admission.learn(
+                flight, replace(told, outcome=Outcome.NEUTRAL), self._clock.now()
+            )
+            self._stats.inc_value("backpressure/outcome/neutral")
+            return
         heard = self._admission.learn(flight, told, self._clock.now())
         flight.told, flight.heard, flight.verdict = told, heard, heard
         stat = f"backpressure/outcome/{heard.outcome.value}"
         self._stats.inc_value(stat)
         if heard.reason and heard.outcome.is_bad:
             self._stats.inc_value(f"{stat}/{heard.reason}")
+
+
+def _is_redirect(result: Response | Exception) -> bool:
+    return (
+        isinstance(result, Response)
+        and 300 <= result.status < 400
+        and b"Location" in result.headers
+    )

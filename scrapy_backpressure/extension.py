@@ -132,7 +132,13 @@ class BackpressureExtension:
         accounts = self.accounts
         self.retry_queue = RetryQueue(self.coder, self.database, self.clock, accounts)
         _scrapy.watch_fetches(self.engine.downloader, accounts.fetch_started, accounts.fetch_ended)
-        _scrapy.watch_scheduler(self.engine, accounts.enqueued, accounts.unqueued)
+        _scrapy.watch_scheduler(
+            self.engine,
+            accounts.enqueued,
+            accounts.unqueued,
+            # Queues of ours tell it, with the place that they take.
+            None if self.admission.queues else accounts.handed_out.add,
+        )
         Chain(self)
         if not self.admission.queues:  # else they tell it, at less cost
             self.crawler.signals.connect(self.progressed, signal=signals.scheduler_empty)

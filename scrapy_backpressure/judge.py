@@ -55,7 +55,8 @@ class Judge:
         One that means the same as the site's own answer (that answer decoded, say) means what
         the lane made of it.
         """
-        if flight.judged is not result:
+        shape = (result.status, result.body) if isinstance(result, Response) else ()
+        if flight.judged is not result or not _same(flight.judged_as, shape):
             if isinstance(result, Response):
                 verdict = self.classify_response(flight.request, result)
             else:
@@ -67,7 +68,7 @@ class Judge:
                 and (told.outcome, told.reason) == (verdict.outcome, verdict.reason)
             ):
                 verdict = flight.heard
-            flight.judged, flight.verdict = result, verdict
+            flight.judged, flight.judged_as, flight.verdict = result, shape, verdict
         assert flight.verdict is not None
         return flight.verdict
 
@@ -104,6 +105,10 @@ class Judge:
             self._told = True
             return otherwise(request, result)
         return verdict
+
+
+def _same(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
+    return len(before) == len(now) and all(a is b for a, b in zip(before, now, strict=True))
 
 
 def _check(verdict: Any) -> None:

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from scrapy.utils.misc import load_object
 
@@ -276,13 +276,8 @@ class OutcomePolicy:
         return verdict
 
     def is_failed(self, evidence: Evidence) -> bool:
-        """Whether the site is in trouble: a status in ``RETRY_HTTP_CODES``.
-
-        A redirect is followed before it could be retried, as in Scrapy.
-        """
-        if evidence.status not in self.retry_http_codes:
-            return False
-        return not (300 <= evidence.status < 400 and "location" in evidence.headers)
+        """Whether the site is in trouble: a status in ``RETRY_HTTP_CODES``."""
+        return evidence.status in self.retry_http_codes
 
     def is_proxy_fault(self, request: Request, exception: Exception) -> bool:
         """Whether the proxy could not be reached, or could not open a tunnel.
@@ -328,7 +323,7 @@ def _add_path_weights(evidence: Evidence, weights: dict[str, int]) -> None:
         url, weight = evidence.headers.get("location", [""])[0], markers.THRESHOLD
     for path, vendor in markers.VENDOR_BY_PATH:
         # Parsing is dear, and nearly no address needs it.
-        if path in url and _path(url).startswith(path):
+        if path in url and _is_page_of(vendor, path, evidence.response.url, url):
             _add(weights, vendor, weight)
 
 
@@ -353,8 +348,13 @@ def _add(weights: dict[str, int], vendor: str, weight: int) -> None:
     weights[vendor] = weights.get(vendor, 0) + weight
 
 
-def _path(url: str) -> str:
+def _is_page_of(vendor: str, path: str, base: str, url: str) -> bool:
+    """Whether *url*, seen from *base*, is on a host of *vendor* and its path begins with *path*.
+
+    Anybody may have a page called sorry.
+    """
     try:
-        return urlsplit(url).path
+        parts = urlsplit(urljoin(base, url))
+        return parts.path.startswith(path) and vendor in (parts.hostname or "").split(".")
     except ValueError:
-        return ""
+        return False

@@ -57,6 +57,7 @@ class RetryMiddleware:
         # Statuses that the user took out of Scrapy's list are not to be retried, whatever a
         # policy makes of them; others, which a policy names, are.
         codes = {int(code) for code in settings.getlist("RETRY_HTTP_CODES")}
+        self._codes = codes
         self._never = {int(code) for code in RETRY_HTTP_CODES} - codes
 
     @classmethod
@@ -95,12 +96,29 @@ class RetryMiddleware:
     def process_exception(self, request: Request, exception: Exception) -> Request | None:
         """Park a failed request for its retry, or give it up."""
         flight = self._admission.flights.get(request)
-        if flight is None or isinstance(exception, GivenUp) or is_robotstxt(request):
+        if flight is None or isinstance(exception, GivenUp):
             return None
+        if is_robotstxt(request) and _is_timeout(exception):
+            return None  # all pages of the host wait for it
         verdict = self._judge.verdict(flight, exception)
         if not verdict.outcome.is_bad:
             return None
         return self._retry(flight, verdict, error=exception)
+
+    def keeps(self, request: Request, response: Response, verdict: Verdict) -> bool:
+        """Whether a bad answer is better not followed where it redirects to.
+
+        Not if Scrapy would follow it first (a status in RETRY_HTTP_CODES that is a redirect), nor
+        if its request is not retried any more, as far as its page alone is in trouble.
+        """
+        if response.status in self._never or request.meta.get("dont_retry"):
+            return False
+        if verdict.outcome is not Outcome.FAILED:
+            return True
+        if response.status in self._codes and 300 <= response.status < 400:
+            return False
+        most = request.meta.get("max_retry_times", self._max_retry_times)
+        return bool(request.meta.get("retry_times", 0) < most)
 
     def undecodable(self, flight: Flight, response: Response, error: Exception) -> Request | None:
         """Park a request whose answer raised *error* when it was decoded, or give it up.
@@ -247,3 +265,7 @@ class RetryMiddleware:
             delay += flight.slot.budget.retry(now)
         lane_pause = flight.lane.paused_until - now if flight.lane is not None else 0.0
         return max(delay, verdict.pause or 0.0, lane_pause)
+
+
+def _is_timeout(exception: Exception) -> bool:
+    return any("Timeout" in cls.__name__ for cls in type(exception).__mro__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -40,6 +40,8 @@ class Flight:
     """What its lane made of that: a failure may turn out to be throttling."""
     judged: Response | Exception | None = None
     """What :attr:`verdict` is about. Middlewares may put something else in its place."""
+    judged_as: tuple[Any, ...] = ()
+    """What counted of it: a middleware may also change it in place."""
     verdict: Verdict | None = None
     hopeless: str | None = None
     """Why it is not sent at all: ``stalled`` or ``max_pause``."""

@@ -78,7 +78,8 @@ class Vendor:
     statuses: tuple[int, ...] = ()
     """Error statuses in which marks of the body count; empty: any from 400."""
     paths: tuple[str, ...] = ()
-    """URL paths (their beginnings) of the page that refuses, or that a redirect leads to."""
+    """URL paths (their beginnings) of the page that refuses, or that a redirect leads to, on hosts
+    that have the vendor's name in theirs."""
     always: tuple[int, ...] = ()
     """Statuses that nobody else uses: they decide alone."""
 

@@ -50,7 +50,10 @@ _CHECKED_BYTES = 128 * 2**20
 
 def _connect(path: str) -> sqlite3.Connection:
     # isolation_level=None: no transaction begins or ends but where this module says so.
-    db = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
+    # Made by one thread and used by another where the engine has one of its own (scrapy shell).
+    db = sqlite3.connect(
+        path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
     # Damaged text must not make a row unreadable.
     db.text_factory = lambda text: text.decode(errors="replace")
     return db

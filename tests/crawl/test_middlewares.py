@@ -54,6 +54,10 @@ class Between:
             return response.replace(status=503)
         if deed == "response: 200 made 503 each time":
             return response.replace(status=503)
+        if deed == "response: 200 made 503 in place, once" and first(request):
+            response.status = 503
+        if deed == "response: 503 made 200 in place":
+            response.status = 200
         if deed == "response: 200 made 429 once" and first(request):
             return response.replace(status=429)
         if deed == "response: 200 made 404":
@@ -127,6 +131,8 @@ DEEDS: dict[str, dict[str, Any] | None] = {
     "response: solved ban": BAN,
     "response: 200 made 503 once": None,
     "response: 200 made 503 each time": None,
+    "response: 200 made 503 in place, once": None,
+    "response: 503 made 200 in place": ALWAYS_503,
     "response: 200 made 429 once": None,
     "response: 200 made 404": None,
     "response: 503 made 404": ALWAYS_503,
@@ -248,6 +254,100 @@ def test_stale_page_of_the_cache_is_served_where_the_site_fails(
     assert (len(second.items), second.dead_letters) == (3, [])
     assert second.stat("httpcache/revalidate") == 1
     assert second.stat("httpcache/errorrecovery") == 1
+
+
+# -- redirects -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("meta", "more"),
+    [
+        ({}, {"REDIRECT_ENABLED": False}),
+        ({"dont_redirect": True}, {}),
+        ({"handle_httpstatus_list": [302]}, {}),
+        ({}, {}),
+    ],
+    ids=["disabled", "dont_redirect", "handled", "followed"],
+)
+def test_redirect_that_is_to_be_retried_is_retried_where_nothing_follows_it(
+    site: Sites, crawl: Crawls, meta: dict[str, Any], more: dict[str, Any]
+) -> None:
+    moved = {"times": 1, "status": 302, "headers": {"Location": "/page/9"}}
+    where = site(faults=[{"match": "/page/0", **moved}])
+    source = """
+    class Moved(Spider):
+        name = "moved"
+
+        async def start(self):
+            yield Request(self.url, meta=self.meta)
+
+        def parse(self, response):
+            yield {"status": response.status, "page": response.url[-1]}
+    """
+    settings = {**SETTINGS, **more, "RETRY_HTTP_CODES": [302, 503]}
+    args = {"url": where.url("/page/0"), "meta": meta}
+    stock = crawl(source, {**settings, "ADDONS": None}, args=args, folder="stock")
+    expected = stock.items, where.host()["paths"].keys(), where.host()["hits"]
+    where.reset()
+    ours = assert_sound(crawl(source, settings, args=args))
+    assert (ours.items, where.host()["paths"].keys(), where.host()["hits"]) == expected
+    assert len(ours.items) == 1
+
+
+@pytest.mark.parametrize(
+    ("meta", "more"),
+    [({"dont_retry": True}, {}), ({}, {"RETRY_HTTP_CODES": [503]})],
+    ids=["dont_retry", "not in RETRY_HTTP_CODES"],
+)
+def test_refusal_that_is_not_retried_is_followed_as_in_scrapy(
+    site: Sites, crawl: Crawls, meta: dict[str, Any], more: dict[str, Any]
+) -> None:
+    refresh = '<html><head><meta http-equiv="refresh" content="0;url=/page/9"></head></html>'
+    where = site(faults=[{"match": "/page/0", "status": 429, "body": refresh}])
+    source = """
+    class Refresh(Spider):
+        name = "refresh"
+
+        async def start(self):
+            yield Request(self.url, meta=self.meta)
+
+        def parse(self, response):
+            yield {"page": response.url[-1]}
+    """
+    args = {"url": where.url("/page/0"), "meta": meta}
+    result = assert_sound(crawl(source, {**SETTINGS, **more}, args=args))
+    assert result.items == [{"page": "9"}]
+
+
+SORRY = """
+class Sorry(Spider):
+    name = "sorry"
+
+    async def start(self):
+        yield Request(self.url, meta=self.meta)
+
+    def parse(self, response):
+        yield {"url": response.url}
+"""
+
+
+def test_page_called_sorry_is_followed(site: Sites, crawl: Crawls) -> None:
+    moved = {"status": 302, "headers": {"Location": "/sorry/gone"}}
+    gone = {"match": "/sorry/gone", "status": 200, "body": '<html><a href="/sorry/">sorry</a>'}
+    where = site(faults=[{"match": "/page/0", **moved}, gone])
+    args = {"url": where.url("/page/0"), "meta": {}}
+    result = assert_sound(crawl(SORRY, SETTINGS, args=args))
+    assert [item["url"] for item in result.items] == [where.url("/sorry/gone")]
+
+
+def test_redirect_to_the_page_that_refuses_is_no_redirect(site: Sites, crawl: Crawls) -> None:
+    moved = {"status": 302, "headers": {"Location": "/sorry/index?continue=x"}, "times": 1}
+    where = site({"hosts": {"www.google.example": {"faults": [{"match": "/page/0", **moved}]}}})
+    args = {"url": "http://www.google.example/page/0", "meta": {"proxy": where.url("")}}
+    result = assert_sound(crawl(SORRY, SETTINGS, args=args))
+    assert [item["url"] for item in result.items] == ["http://www.google.example/page/0"]
+    assert where.host("www.google.example")["paths"].keys() == {"/page/0"}
+    assert result.stat("backpressure/outcome/blocked/google") == 1
 
 
 # -- what stays on copies --------------------------------------------------------------------

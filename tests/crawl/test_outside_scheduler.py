@@ -68,6 +68,20 @@ def test_files_and_awaited_downloads_wait_while_pages_are_throttled(
     assert max(host["peak"] for host in hosts) <= 4
 
 
+def test_robots_txt_that_breaks_once_is_asked_for_again(site: Sites, crawl: Crawls) -> None:
+    robots = "User-agent: *\nDisallow: /page/1\n"
+    where = site(
+        faults=[
+            {"match": "/robots.txt", "times": 1, "drop": True},
+            {"match": "/robots.txt", "status": 200, "body": robots},
+        ]
+    )
+    settings = {"ROBOTSTXT_OBEY": True, "BACKPRESSURE_BACKOFF_BASE": 0.1}
+    result = assert_sound(crawl(LISTED_PAGES, settings, args={"urls": pages(where, 3)}))
+    assert sorted(item["url"][-1] for item in result.items) == ["0", "2"]
+    assert "/page/1" not in where.host()["paths"]
+
+
 def test_robots_txt_neither_locks_a_host_up_nor_escapes_its_limits(
     site: Sites, crawl: Crawls
 ) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -175,6 +178,71 @@ def test_project_that_turned_retries_off_gets_none(site: Sites, crawl: Crawls) -
     result = crawl(PAGE, {"RETRY_ENABLED": False}, args={"base": where.url("")})
     assert_sound(result)
     assert where.stats()["hits"] == 1
+
+
+def test_project_that_took_the_retry_middleware_out_gets_none(site: Sites, crawl: Crawls) -> None:
+    where = site(faults=[{"status": 503}])
+    settings = {"DOWNLOADER_MIDDLEWARES": {STOCK_RETRY: None}}
+    result = assert_sound(crawl(PAGE, settings, args={"base": where.url("")}))
+    assert where.stats()["hits"] == 1
+    assert "turns Scrapy's RetryMiddleware off" in result.log
+
+
+def test_extension_alone_balances_its_books_where_a_callback_awaits_an_answer(
+    site: Sites, crawl: Crawls
+) -> None:
+    where = site()
+    source = """
+    class Awaits(Spider):
+        name = "awaits"
+
+        async def start(self):
+            yield Request(self.base + "/page/1")
+
+        async def parse(self, response):
+            request = Request(self.base + "/page/2")
+            more = await self.crawler.engine.download_async(request)
+            yield {"status": more.status}
+    """
+    settings = {
+        "ADDONS": None,
+        "EXTENSIONS": {"scrapy_backpressure.BackpressureExtension": 100},
+    }
+    result = assert_sound(crawl(source, settings, args={"base": where.url("")}))
+    assert result.items == [{"status": 200}]
+    assert result.stat("backpressure/audit/handled") == 1
+
+
+def test_page_that_the_spider_gets_whatever_its_status_has_no_letter(
+    site: Sites, crawl: Crawls
+) -> None:
+    where = site(faults=[{"status": 503}])
+    settings = {
+        "SPIDER_MIDDLEWARES": {"scrapy.spidermiddlewares.httperror.HttpErrorMiddleware": None},
+        "RETRY_TIMES": 1,
+        "BACKPRESSURE_BACKOFF_BASE": 0.02,
+    }
+    result = assert_sound(crawl(PAGE, settings, args={"base": where.url("")}), errors=True)
+    assert (len(result.items), result.dead_letters) == (1, [])
+
+
+def test_shell_fetches_and_retries_as_ever(site: Sites, tmp_path: Path) -> None:
+    where = site(faults=[{"times": 1, "status": 503}])
+    addons = json.dumps({"scrapy_backpressure.Addon": 300})
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "scrapy", "shell", where.url("/page/1")),
+            *("-c", "response.status", "-s", f"ADDONS={addons}"),
+            *("-s", "BACKPRESSURE_BACKOFF_BASE=0.1"),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "200" in done.stdout
+    assert not [line for line in done.stderr.splitlines() if " ERROR: " in line]
 
 
 def test_scheduler_that_cannot_be_steered_still_crawls(site: Sites, crawl: Crawls) -> None:

@@ -183,10 +183,14 @@ def test_challenge_with_status_429_is_a_ban() -> None:
 
 
 @pytest.mark.parametrize(
-    "location", ["/sorry/index?continue=x", "https://www.google.com/sorry/index"]
+    ("url", "location"),
+    [
+        ("https://www.google.co.uk/search?q=1", "/sorry/index?continue=x"),
+        ("https://example.com/page", "https://www.google.com/sorry/index"),
+    ],
 )
-def test_redirect_to_a_page_that_refuses_is_a_ban(location: str) -> None:
-    verdict = judge(302, headers={"Location": location})
+def test_redirect_to_a_page_that_refuses_is_a_ban(url: str, location: str) -> None:
+    verdict = judge(302, headers={"Location": location}, url=url)
     assert (verdict.outcome, verdict.reason) == (Outcome.BLOCKED, "google")
 
 
@@ -195,7 +199,9 @@ def test_429_of_a_page_that_refuses_is_a_ban() -> None:
     assert (verdict.outcome, verdict.reason) == (Outcome.BLOCKED, "google")
 
 
-@pytest.mark.parametrize("location", ["/login?next=/sorry/", "http://[/sorry/"])
+@pytest.mark.parametrize(
+    "location", ["/login?next=/sorry/", "http://[/sorry/", "/sorry/gone", "http://google/"]
+)
 def test_other_redirect_is_no_ban(location: str) -> None:
     assert judge(302, headers={"Location": location}).outcome is Outcome.NEUTRAL
 

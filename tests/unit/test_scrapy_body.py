@@ -129,6 +129,13 @@ def test_broken_stream_is_incomplete() -> None:
     assert is_incomplete(raw[:300] + b"\xff\x00\xff\xaa" * 8 + raw[332:], ["gzip"])
 
 
+def test_page_that_has_its_end_is_whole_though_its_stream_has_none() -> None:
+    page = b"<html>" + PAGE + b"</html>"
+    compressor = zlib.compressobj(wbits=31)
+    raw = compressor.compress(page) + compressor.flush(zlib.Z_SYNC_FLUSH)
+    assert not is_incomplete(raw, ["gzip"], page)
+
+
 @pytest.mark.parametrize("garbage", [b"\0" * 20, b"garbage", b"\x1f"])
 @pytest.mark.parametrize("encode", [compress, zstd], ids=["gzip", "zstd"])
 def test_what_stands_behind_a_stream_does_not_matter(
